@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import re
 from collections.abc import Iterable
@@ -23,6 +24,12 @@ _BEFORE_NOW = re.compile(r"-(\d+)(ms|s|m|h|d)")
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
 _SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+class Keep(enum.Enum):
+    """Sentinel: leave the setting unchanged (None means "no bound")."""
+
+    AS_IT_IS = enum.auto()
 
 
 class UsageMistake(Exception):

@@ -47,6 +47,7 @@ _MOVED = (
     Column("topic"), Column("partition", "int32"), Column("before", "int64"),
     Column("after", "int64"),
 )  # fmt: skip
+_EXPIRED = (Column("name"), Column("used_ms", "int64"), Column("positions", "int64"))
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 
 
@@ -141,6 +142,66 @@ def reset(
         moved = store.reset_group(group, place, time=at, topics=topic, dry_run=not apply)
         emit_rows(map(asdict, moved), _MOVED, output)
         _say_moved(len(moved), apply)
+
+
+@app.command("set")
+def set_(
+    root: RootArgument,
+    group: GroupArgument,
+    retention_waits: Annotated[
+        bool | None,
+        typer.Option(
+            "--retention-waits/--no-retention-waits",
+            help="Remove no message that the group has not read.",
+        ),
+    ] = None,
+    expire_after: Annotated[
+        str | None,
+        typer.Option(
+            "--expire-after", metavar="AGE", help="Delete it so long after its last use; or never."
+        ),
+    ] = None,
+) -> None:
+    """Change the settings of a group, and print them."""
+    from tubestore.values import Keep, age_text, parse_age
+
+    if retention_waits is None and expire_after is None:
+        raise UsageMistake("nothing to set: --retention-waits or --expire-after")
+    age: Any = Keep.AS_IT_IS
+    if expire_after is not None:
+        age = None if expire_after == "never" else parse_age(expire_after)
+    with _reading(root) as store:
+        found = store.change_group(
+            group,
+            retention_waits=Keep.AS_IT_IS if retention_waits is None else retention_waits,
+            expire_after=age,
+        )
+    limit = found.expire_after_ms
+    print(f"retention waits: {'yes' if found.retention_waits else 'no'}")
+    print(f"expires after: {'never' if limit is None else age_text(limit)}")
+
+
+@app.command()
+@printing_command("format int64 out")
+def expire(
+    how: How,
+    root: RootArgument,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="AGE", help="All unused for so long, whatever they set."),
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Delete them; else they stay.")] = False,
+) -> None:
+    """Delete the groups that have expired. Without --apply, show which would go."""
+    from tubestore.values import parse_age
+
+    age = None if after is None else parse_age(after)
+    with _reading(root) as store, printing(**how) as output:
+        found = [asdict(each) for each in store.expire_groups(age, dry_run=not apply)]
+        for row in found:
+            row["used_ms"] = _time(row["used_ms"], output.format)
+        emit_rows(found, _EXPIRED, output)
+        note(f"{len(found)} groups " + ("deleted" if apply else "would be deleted"))
 
 
 @app.command("export")

@@ -1,5 +1,5 @@
 """Groups of consumers that share partitions: assignment, membership, positions.
 
-Reading order: assignment, membership, positions, positions_log, directory, member,
-feed, waiting, consumer, exchange, admin.
+Reading order: assignment, membership, positions, positions_log, directory, settings,
+member, feed, waiting, consumer, exchange, admin.
 """

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os.path import dirname
 from typing import Literal
 
 import numpy as np
 
 from tubestore.clock import Clock, Time, checked_time_ms
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError, UnknownTopic
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import Source
-from tubestore.groups.directory import GroupDirectory, check_group_name
+from tubestore.groups.directory import (
+    HEARTBEATS_FILE,
+    GroupDirectory,
+    check_group_name,
+    list_groups,
+)
 from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.membership import Membership
 from tubestore.groups.positions import Positions, Rows
+from tubestore.groups.settings import GroupSettings, read_settings
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading import positions as places
 from tubestore.reading.view import ShardView
-from tubestore.record.names import GROUPS_DIRECTORY
+
+log = logging.getLogger(__name__)
 
 #: What a group is called while it is removed.
 DELETED = ".deleted"
@@ -62,7 +71,10 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as it is recorded; `committed_ms`: the time of its last commit, 0 without one."""
+    """A group as it is recorded; `committed_ms`: the time of its last commit, 0 without one.
+
+    `settings`: None if they are damaged.
+    """
 
     name: str
     strategy: str
@@ -70,7 +82,17 @@ class GroupDescription:
     committed_ms: int
     members: list[GroupMemberRow]
     partitions: list[GroupPartition]
+    settings: GroupSettings | None
     problems: list[TubeStoreError]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredGroup:
+    """A group that has expired; `used_ms`: its last heartbeat, commit or change of settings."""
+
+    name: str
+    used_ms: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +105,19 @@ class Moved:
     after: int
 
 
-def describe(files: GroupDirectory, source: Source) -> GroupDescription:
+def describe(vfs: Vfs, files: GroupDirectory, source: Source) -> GroupDescription:
     """Return members, positions and lag of a group; InvalidMessage if there is none."""
     _check_there(files)
     group = files.peek()
     problems: list[TubeStoreError] = []
     with contextlib.suppress(CorruptRecord):  # it is among the problems
-        files.log.refresh()
+        files.read_positions()
     problems += files.log.problems
+    settings = None
+    try:
+        settings = read_settings(vfs, files.path)
+    except CorruptRecord as error:
+        problems.append(error)
     silent = files.silent_ms(group)
     members = [
         GroupMemberRow(
@@ -102,10 +129,17 @@ def describe(files: GroupDirectory, source: Source) -> GroupDescription:
         )
         for member in sorted(group.members.values(), key=lambda member: member.id)
     ]
-    log = files.log.positions
-    rows = _partitions(group, log, source)
+    positions = files.log.positions
+    rows = _partitions(group, positions, source)
     return GroupDescription(
-        files.group, group.strategy, group.generation, log.time_ms, members, rows, problems
+        files.group,
+        group.strategy,
+        group.generation,
+        positions.time_ms,
+        members,
+        rows,
+        settings,
+        problems,
     )
 
 
@@ -114,7 +148,7 @@ def _check_there(files: GroupDirectory) -> None:
         raise InvalidMessage(f"no group {files.group!r} in this store")
 
 
-def _partitions(group: Membership, log: Positions, source: Source) -> list[GroupPartition]:
+def _partitions(group: Membership, positions: Positions, source: Source) -> list[GroupPartition]:
     owners: dict[Partition, str] = {
         (topic, number): member.id
         for member in group.members.values()
@@ -122,10 +156,10 @@ def _partitions(group: Membership, log: Positions, source: Source) -> list[Group
         for number in ids.tolist()
     }
     shapes = source.shapes()
-    wanted = {topic for topic in {*log.topics(), *group.shapes} if topic in shapes}
+    wanted = {topic for topic in {*positions.topics(), *group.shapes} if topic in shapes}
     rows = []
     for topic in sorted(wanted):
-        known = log.of(topic, source.topic_id(topic))
+        known = positions.of(topic, source.topic_id(topic))
         every = ((topic, number) for number in shapes[topic].ids().tolist())
         for key, numbers in feeds_of(every).items():
             view = source.view(*key)
@@ -182,7 +216,7 @@ def reset(
         files.make()
     lost = False
     try:
-        files.log.refresh()
+        files.read_positions()
     except CorruptRecord:
         if topics is None:
             raise
@@ -211,11 +245,11 @@ def _set(
     anew: bool = False,
 ) -> list[Moved]:
     """Record positions durably; returns those that differ from the present ones."""
-    log = files.log.positions
+    present = files.log.positions
     moved = [
         Moved(topic, number, known.get(number), after)
         for topic, positions in wanted.items()
-        for known in [log.of(topic, source.topic_id(topic))]
+        for known in [present.of(topic, source.topic_id(topic))]
         for number, after in positions.items()
         if known.get(number) != after
     ]
@@ -241,7 +275,7 @@ def export(groups: Iterable[GroupDirectory], now_ms: int) -> str:
     found = {}
     for files in groups:
         _check_there(files)
-        files.log.refresh()
+        files.read_positions()
         found[files.group] = files.log.positions.topics()
     return offsets_meta(found, now_ms)
 
@@ -280,7 +314,7 @@ def import_positions(
         files = directory_of(group)
         if not dry_run:
             files.make()
-        files.log.refresh()
+        files.read_positions()
         moved[group] = _set(files, source, clock, positions_of, dry_run=dry_run)
     return moved
 
@@ -300,25 +334,104 @@ def _place(view: ShardView | None, number: int, to: Place | None, at: int | None
 
 
 def delete(vfs: Vfs, root: str, files: GroupDirectory) -> None:
-    """Remove a group with its positions; InvalidMessage while members live.
-
-    One renaming takes it away; what a crash leaves of it goes with the next deletion.
-    """
+    """Remove a group with its positions; InvalidMessage while members live."""
     _check_there(files)
-    place = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY)
-    gone = join(place, DELETED)
     with files.locked() as group:
         _check_no_member(files, group)
-        if vfs.exists(gone):
-            remove_tree(vfs, gone)
-        vfs.rename(files.path, gone)
+        _take_away(vfs, files)
+    _remove(vfs, root, files)
+
+
+def _take_away(vfs: Vfs, files: GroupDirectory) -> None:
+    """Remove a group in one step, under its lock.
+
+    What a crash leaves of it has a name of its own, and goes with the next deletion.
+    """
+    gone = join(dirname(files.path), DELETED)
+    if vfs.exists(gone):
+        remove_tree(vfs, gone)
+    vfs.rename(files.path, gone)
+
+
+def _remove(vfs: Vfs, root: str, files: GroupDirectory) -> None:
+    """Remove the files of a group that was taken away."""
     files.close()
+    place = dirname(files.path)
     vfs.sync_directory(place)
-    remove_tree(vfs, gone)
+    remove_tree(vfs, join(place, DELETED))
+
+
+def expire(
+    vfs: Vfs, root: str, clock: Clock, after_ms: int | None, *, dry_run: bool
+) -> list[ExpiredGroup]:
+    """Delete the groups that have not been used for as long as their settings give.
+
+    `after_ms` counts in place of the settings. Returns those that went, or with `dry_run` would.
+    A group with a living member, or with damaged settings or positions, stays.
+    """
+    found = []
+    for name in list_groups(vfs, root):
+        files = GroupDirectory(vfs, root, name, clock)
+        try:
+            gone = _expire(vfs, root, files, clock, after_ms, dry_run=dry_run)
+        except (CorruptRecord, FileNotFoundError) as error:
+            log.warning("group %r does not expire: %s", name, error)
+            continue
+        finally:
+            files.close()
+        if gone is not None:
+            found.append(gone)
+    return found
+
+
+def _expire(
+    vfs: Vfs,
+    root: str,
+    files: GroupDirectory,
+    clock: Clock,
+    after_ms: int | None,
+    *,
+    dry_run: bool,
+) -> ExpiredGroup | None:
+    limit = read_settings(vfs, files.path).expire_after_ms if after_ms is None else after_ms
+    if limit is None or used_ms(vfs, files) > clock.now_ms() - limit:
+        return None
+    if dry_run:
+        return None if _living(files, files.peek()) else _as_expired(vfs, files)
+    with files.locked() as group:
+        if _living(files, group) or used_ms(vfs, files) > clock.now_ms() - limit:
+            return None  # it is used again
+        gone = _as_expired(vfs, files)
+        _take_away(vfs, files)
+    _remove(vfs, root, files)
+    return gone
+
+
+def _as_expired(vfs: Vfs, files: GroupDirectory) -> ExpiredGroup:
+    count = len(files.log.positions)
+    return ExpiredGroup(files.group, used_ms(vfs, files), count)
+
+
+def used_ms(vfs: Vfs, files: GroupDirectory) -> int:
+    """Return when a group was used last: by a heartbeat, a commit, or new settings; 0 for never."""
+    times = [files.read_positions().time_ms, read_settings(vfs, files.path).changed_ms]
+    with contextlib.suppress(FileNotFoundError):
+        times.append(vfs.modified_ms(join(files.path, HEARTBEATS_FILE)))
+    return max(times)
+
+
+def _living(files: GroupDirectory, group: Membership) -> list[str]:
+    """Return the ids of the members with a session that has not ended."""
+    silent = files.silent_ms(group)
+    return sorted(
+        member.id
+        for member in group.members.values()
+        if silent.get(member.id, float("inf")) <= member.session_ms
+    )
 
 
 def _check_no_member(files: GroupDirectory, group: Membership) -> None:
-    group.expire(files.silent_ms(group))
-    if group.members:
-        names = ", ".join(sorted(group.members))
+    living = _living(files, group)
+    if living:
+        names = ", ".join(living)
         raise InvalidMessage(f"group {files.group!r} has living members: {names}; stop them first")

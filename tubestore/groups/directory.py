@@ -3,6 +3,7 @@
     <root>/.tubestore/groups/<group>/lock              held for one change (flock)
     <root>/.tubestore/groups/<group>/members.json      members, targets, holders
     <root>/.tubestore/groups/<group>/heartbeats        when each member was last heard of
+    <root>/.tubestore/groups/<group>/settings.json     `settings.py`
     <root>/.tubestore/groups/<group>/positions-….log   `positions_log.py`
 
 Nothing else of a store is written. `members.json` and `heartbeats` mean something only while the
@@ -46,6 +47,7 @@ from tubestore.errors import (
     TubeStoreError,
 )
 from tubestore.groups.membership import Member, Membership
+from tubestore.groups.positions import Positions
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.record.names import GROUPS_DIRECTORY
 from tubestore.record.state_files import parse_state, state_bytes
@@ -151,6 +153,15 @@ class GroupDirectory:
             f"{self._root}: nothing can be written for group {self.group!r} ({error.strerror});"
             " choose partitions by hand: store.consumer(None, {topic: [ids]})"
         )
+
+    def read_positions(self) -> Positions:
+        """Return the positions as they are now; CorruptRecord if they are lost.
+
+        Not while a thread of this process changes them.
+        """
+        with self._lock:
+            self.log.refresh()
+            return self.log.positions
 
     # -- the lock ----------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class PositionsLog:
             numbers = self._numbers()
             last = numbers[-1] if numbers else 0
             try:
-                if last != self._number or (last and self._file is None):
+                if last != self._number or (last and not self._is_current()):
                     self._load(numbers, locked)
                 elif self._file is not None:
                     self._read_on(self._file, locked)
@@ -91,6 +91,10 @@ class PositionsLog:
                 if self._numbers() == numbers:
                     raise
                 self._forget()
+
+    def _is_current(self) -> bool:
+        """Return False if the log is to be opened, also after the group was deleted and made."""
+        return self._file is not None and self._file.is_current()
 
     def _numbers(self) -> list[int]:
         found = (_NAME.fullmatch(name) for name, _, _ in self._vfs.entries(self.directory))

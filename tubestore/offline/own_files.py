@@ -16,6 +16,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.groups.directory import list_groups
 from tubestore.groups.positions_log import PositionsLog
+from tubestore.groups.settings import read_settings
 from tubestore.journal.root_journal import read_journal
 from tubestore.offline.findings import Finding
 from tubestore.record.layouts import INDEX_ENTRY
@@ -84,13 +85,18 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
 
 
 def _check_groups(vfs: Vfs, root: str) -> Iterator[Finding]:
-    """Report damaged logs of positions."""
+    """Report damaged settings, and damaged logs of positions."""
     for group in list_groups(vfs, root):
         directory = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
         log = PositionsLog(vfs, root, directory, SystemClock())
         with contextlib.suppress(CorruptRecord):  # it is among the problems
             log.refresh(locked=False)
         log.close()
+        try:
+            read_settings(vfs, directory)
+        except CorruptRecord as error:
+            text = f"settings of group {group!r}: {error.reason}"
+            yield Finding(error.path, error.position, Reason.BAD_STATE, text)
         for problem in log.problems:
             text = f"positions of group {group!r}: {problem.reason}"
             yield Finding(problem.path, problem.position, Reason.BAD_STATE, text)

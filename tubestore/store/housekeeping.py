@@ -29,6 +29,9 @@ from tubestore.errors import (
     TubeStoreError,
     UnknownTopic,
 )
+from tubestore.groups.admin import expire
+from tubestore.groups.membership import Shape
+from tubestore.groups.settings import held_by_groups
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
@@ -105,7 +108,7 @@ class Housekeeping:
         dry_run: bool,
     ) -> list[SegmentRow]:
         with self._lock:
-            planned = self._plan(topics, bounds_of, max_bytes)
+            planned = self._plan(topics, bounds_of, max_bytes, self._held(topics))
             rows = [row for one in planned for row in one.shard.rows(one.bounds, all_rows=False)]
             if not dry_run:
                 self._carry_out(planned)
@@ -134,7 +137,7 @@ class Housekeeping:
         max_bytes: int | None,
     ) -> list[SegmentRow]:
         with self._lock:
-            planned = self._plan(topics, bounds_of, max_bytes)
+            planned = self._plan(topics, bounds_of, max_bytes, self._held(topics))
             return [row for one in planned for row in one.shard.rows(one.bounds)]
 
     @staticmethod
@@ -148,9 +151,10 @@ class Housekeeping:
         topics: Iterable[TopicShards],
         bounds_of: Callable[[TopicShards], Bounds],
         max_bytes: int | None,
+        held: Sequence[LeaseRecord],
     ) -> list[_Planned]:
         now_ms = self._clock.now_ms()
-        leases = live_leases(self._vfs, self._root, now_ms)
+        leases = [*live_leases(self._vfs, self._root, now_ms), *held]
         planned = []
         for topic in topics:
             bounds = bounds_of(topic)
@@ -167,6 +171,15 @@ class Housekeeping:
         if max_bytes is not None:
             keep_within([one.shard for one in planned], max_bytes)
         return planned
+
+    def _held(self, topics: Iterable[TopicShards]) -> list[LeaseRecord]:
+        """Return what groups hold that retention waits for."""
+        shapes = [
+            (topic.name, topic.options.id, Shape(topic.options.partitions, topic.options.stores))
+            for topic in topics
+        ]
+        held = held_by_groups(self._vfs, self._root, self._clock, shapes)
+        return [LeaseRecord(each.path, each.holder, None, each.offsets) for each in held]
 
     def _store_ids(self, topic: TopicShards) -> list[int]:
         directory = self._root
@@ -203,18 +216,20 @@ class Housekeeping:
     ) -> None:
         """Make a pass over every topic by its own settings; what fails is logged.
 
-        Then it empties trashes and removes what jobs have left. `pause` is called in between with
-        seconds to wait, so that other threads get the interpreter. When it returns True the pass
-        ends.
+        Before it, groups end that have expired; after it, it empties trashes and removes what jobs
+        have left. `pause` is called in between with seconds to wait, so that other threads get the
+        interpreter. When it returns True the pass ends.
         """
         self._due = self._clock.monotonic() + self._options.retention_interval_ms / 1000
         topics = list(topics)
+        self._try("groups", self._expire_groups)
+        held = self._held(topics)
         for topic in topics:
             bounds = Bounds(topic.options.max_age_ms, topic.options.max_bytes)
             if bounds != Bounds() and not self._is_quiet(topic, bounds):
                 if pause(_PAUSE_S):
                     return
-                self._try(topic.name, partial(self._tidy, topic, bounds))
+                self._try(topic.name, partial(self._tidy, topic, bounds, held))
         self._try("the trash", partial(self.empty_trashes, topics))
         self._try("what jobs have staged", partial(self._clean, clean_staging))
 
@@ -223,10 +238,14 @@ class Housekeeping:
         if all(lease.offsets is not None for lease in leases):  # else one holds everything
             clean_staging()
 
-    def _tidy(self, topic: TopicShards, bounds: Bounds) -> None:
+    def _expire_groups(self) -> None:
+        for group in expire(self._vfs, self._root, self._clock, None, dry_run=False):
+            log.info("group %r has ended: neither a member nor a commit for long", group)
+
+    def _tidy(self, topic: TopicShards, bounds: Bounds, held: Sequence[LeaseRecord]) -> None:
         """Retain one topic, and note when its next pass is due if it is not in use."""
         with self._lock:
-            planned = self._plan([topic], lambda _: bounds, None)
+            planned = self._plan([topic], lambda _: bounds, None, held)
             self._carry_out(planned)
             age, now_ms = bounds.max_age_ms, self._clock.now_ms()
             if age is not None and bounds.max_bytes is None and not topic.opened_shards():

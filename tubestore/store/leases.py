@@ -25,6 +25,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreClosed, TubeStoreError, documented
 from tubestore.record.names import LEASES_DIRECTORY
 from tubestore.record.state_files import parse_state, state_bytes
+from tubestore.values import moment_text
 
 SUFFIX = ".json"
 #: How long a file that cannot be read holds everything.
@@ -35,13 +36,24 @@ _RENEWABLE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The content of a lease's file."""
+    """The content of a lease's file; or, without an expiry, what else retention waits for."""
 
     path: str
     holder: str
-    expires_ms: int
+    expires_ms: int | None
     #: The first index offset needed, by `<topic>-<store id>`; None: everything of all shards.
     offsets: Mapping[str, int] | None
+
+    @property
+    def reason(self) -> str:
+        """Why a file stays that it holds."""
+        if self.expires_ms is None:
+            return f"held by {self.holder}"
+        return f"held by a lease of {self.holder} until {moment_text(self.expires_ms)}"
+
+    def ended(self, now_ms: int) -> bool:
+        """Return whether it has expired."""
+        return self.expires_ms is not None and self.expires_ms <= now_ms
 
     def holds(self, store_key: str) -> int | None:
         """Return the first index offset that it needs of a shard; None if it needs nothing."""
@@ -69,13 +81,13 @@ def read_leases(vfs: Vfs, root: str) -> list[LeaseRecord]:
 
 def live_leases(vfs: Vfs, root: str, now_ms: int) -> list[LeaseRecord]:
     """Return the leases that have not expired."""
-    return [lease for lease in read_leases(vfs, root) if lease.expires_ms > now_ms]
+    return [lease for lease in read_leases(vfs, root) if not lease.ended(now_ms)]
 
 
 def forget_expired(vfs: Vfs, root: str, now_ms: int) -> None:
     """Delete the files of leases that expired so long ago that they cannot be renewed."""
     for lease in read_leases(vfs, root):
-        if lease.expires_ms + 2 * _RENEWABLE_MS <= now_ms:
+        if lease.ended(now_ms - 2 * _RENEWABLE_MS):
             with contextlib.suppress(FileNotFoundError):
                 vfs.remove(lease.path)
 

@@ -16,12 +16,13 @@ from typing import Any, Literal
 from tubestore.clock import Clock, SystemClock, Time
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.errors import TubeStoreError, documented
+from tubestore.errors import InvalidMessage, TubeStoreError, documented
 from tubestore.groups import admin
-from tubestore.groups.admin import GroupDescription, Moved, Place
+from tubestore.groups.admin import ExpiredGroup, GroupDescription, Moved, Place
 from tubestore.groups.assignment import Strategy
 from tubestore.groups.consumer import Consumer, PartitionsCall
 from tubestore.groups.directory import list_groups
+from tubestore.groups.settings import GroupSettings, change_settings
 from tubestore.messages import BatchAck
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.staging.job_files import StagedFile
@@ -32,8 +33,8 @@ from tubestore.store.publish import PublishResult
 from tubestore.store.retention import SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topic_reads import checked_settings
-from tubestore.store.topics import Keep, TopicDescription
-from tubestore.values import Age, age_ms, checked_texts, checked_whole
+from tubestore.store.topics import TopicDescription
+from tubestore.values import Age, Keep, age_ms, checked_texts, checked_whole
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +294,57 @@ class MessageStoreManager:
         """
         self._engine.context.check_open()
         shards = self._engine.shards
-        return admin.describe(shards.directory_of(group), shards)
+        return admin.describe(self._engine.context.vfs, shards.directory_of(group), shards)
+
+    @documented
+    def change_group(
+        self,
+        group: str,
+        *,
+        retention_waits: bool | Keep = Keep.AS_IT_IS,
+        expire_after: Age | Keep | None = Keep.AS_IT_IS,
+    ) -> GroupSettings:
+        """Change what is given of a group's settings, durably, and return all; makes a new group.
+
+        `retention_waits`: files stay, whatever the bounds of their topic, until the group has
+        committed behind them. It holds the topics that it has positions of (`reset_group` sets the
+        first ones), and a partition without one counts as unread. `expire_after`: the background
+        of the writer deletes the group so long after its last member or commit; None: never.
+
+        CorruptRecord if the settings are damaged: give both.
+        """
+        context = self._engine.context
+        context.check_open()
+        age = (
+            expire_after if isinstance(expire_after, Keep) else age_ms(expire_after, "expire_after")
+        )
+        if age == 0:
+            raise InvalidMessage("expire_after = 0: above 0, or None")
+        if not isinstance(retention_waits, bool | Keep):
+            raise TypeError(f"retention_waits {retention_waits!r}: True or False")
+        files = self._engine.shards.directory_of(group)
+        return change_settings(
+            context.vfs,
+            files,
+            context.clock,
+            retention_waits=retention_waits,
+            expire_after_ms=age,
+        )
+
+    @documented
+    def expire_groups(
+        self, after: Age | None = None, *, dry_run: bool = False
+    ) -> list[ExpiredGroup]:
+        """Delete the groups that have expired by their settings, or not been used for `after`.
+
+        Returns those that went, or with `dry_run` would. A group with a living member stays, and
+        one with damaged settings or positions.
+        """
+        context = self._engine.context
+        context.check_open()
+        return admin.expire(
+            context.vfs, self.root, context.clock, age_ms(after, "after"), dry_run=dry_run
+        )
 
     @documented
     def reset_group(

@@ -8,6 +8,7 @@
 | by age: the newest message of a segment counts, not the file's time | a copy is as old as it was |
 | by size: of several shards, the one with the oldest messages gives first | |
 | what a lease holds stays, and everything behind it | a reader is at it |
+| what a group has not read stays, if retention waits for it | its members may be away |
 
 A message with a time in the future counts as old as its file: a wrong clock at a sender would keep
 everything behind it for ever.
@@ -30,7 +31,7 @@ from tubestore.record.records import ENTRY_SIZE, entries_in
 from tubestore.segments.file_store import FileSnapshot
 from tubestore.segments.segment import FileSegment
 from tubestore.store.leases import LeaseRecord
-from tubestore.values import age_text, moment_text, size_text
+from tubestore.values import age_text, size_text
 
 Array = np.ndarray[Any, Any]
 
@@ -280,8 +281,7 @@ class ShardPlan:
     def _why_not(self, number: int, bounds: Bounds) -> str:
         segment = self.data[number]
         if segment.end > self.held_from and self.holder is not None:
-            until = moment_text(self.holder.expires_ms)
-            return f"held by a lease of {self.holder.holder} until {until}"
+            return self.holder.reason
         if number > self.count:
             return "an older one stays"
         if number == len(self.data) - 1:

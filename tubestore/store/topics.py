@@ -14,7 +14,6 @@ Guards: `lock`, the store's own, guards the topics and their settings file.
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,7 +52,7 @@ from tubestore.store.directory import StoreDirectory, TopicSettings
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_shards import TopicShards
-from tubestore.values import Age, age_ms, checked_texts
+from tubestore.values import Age, Keep, age_ms, checked_texts
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +71,6 @@ class KnownTopics(NamedTuple):
     there: frozenset[str]
     #: Topic and number of directories with a number that their topics do not have.
     beyond: list[tuple[str, int]]
-
-
-class Keep(enum.Enum):
-    """Sentinel: leave the setting unchanged (None means "no bound")."""
-
-    AS_IT_IS = enum.auto()
 
 
 class ShardDescription(NamedTuple):

@@ -147,3 +147,19 @@ def test_positions_go_to_a_file_of_tubemqs_and_come_back(cli: Cli, root: Path) -
     assert consumed(cli, root, "t", "--group", "g") == list(range(8, 20))
     file.write_text("{}")
     assert "not an offsets.meta" in cli("groups", "import", root, file).err
+
+
+def test_settings_are_printed_and_expired_groups_are_shown_before_they_go(
+    cli: Cli, root: Path
+) -> None:
+    consumed(cli, root, "t", "--group", "g")
+    done = cli("groups", "set", root, "g", "--retention-waits", "--expire-after", "30d")
+    assert done.out.decode().splitlines() == ["retention waits: yes", "expires after: 30d"]
+    done = cli("groups", "set", root, "g", "--expire-after", "never")
+    assert done.out.decode().splitlines() == ["retention waits: yes", "expires after: never"]
+    assert cli("groups", "set", root, "g").code == 2
+    assert cli.json("groups", "expire", root) == []
+    assert [row["name"] for row in cli.json("groups", "expire", root, "--after", "0ms")] == ["g"]
+    assert len(cli.json("groups", "list", root)) == 1
+    cli.json("groups", "expire", root, "--after", "0ms", "--apply")
+    assert cli.json("groups", "list", root) == []
