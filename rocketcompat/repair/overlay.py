@@ -179,7 +179,7 @@ class OverlayVfs:
     make_directories = rename = link = remove = remove_directory = _refuse
     sync_directory = replace_file = file_system = _refuse
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> VfsLock:
         """Refused."""
         self._refuse()
 

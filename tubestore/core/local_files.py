@@ -557,9 +557,9 @@ class OsVfs:
         if sync:
             self.sync_directory(os.path.dirname(path))
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> OsLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> OsLock:
         """Lock a file; BlockingIOError if another process has it."""
-        return OsLock(path, kind, note)
+        return OsLock(path, kind, note, root)
 
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""

@@ -24,17 +24,22 @@ class OsLock:
     """A lock on a file; `lockf` on byte 0 excludes a broker, `flock` does not (D9).
 
     A name can be removed or replaced while its file is locked, and the next process would lock
-    another file. So the directory is locked too, where the system can (NFS cannot), and the name
-    is compared with the locked file, here and by `is_current`.
+    another file. So directories are locked too, where the system can (NFS cannot): the file's, and
+    `root`, because the file's directory can be renamed. `is_current` compares names with what is
+    locked.
     """
 
-    def __init__(self, path: str, kind: str, note: str = "") -> None:
+    def __init__(self, path: str, kind: str, note: str = "", root: str = "") -> None:
         self._pid, self._path = os.getpid(), path
-        self._fd = self._directory = -1
+        #: A broker locks the file only.
+        self._file_decides = kind == "lockf"
+        self._fd = -1
+        #: The locked directories with their descriptors; empty where the system cannot lock one.
+        self._directories: dict[str, int] = {}
         try:
             for _ in range(_LOCK_ATTEMPTS):
                 self._fd = _locked_file(path, kind)
-                if self.is_current():
+                if self._leads_to_file():
                     break
                 os.close(self._fd)  # it was replaced between the opening and the locking
                 self._fd = -1
@@ -42,7 +47,8 @@ class OsLock:
                 raise BlockingIOError(
                     errno.EAGAIN, "the lock file is replaced again and again", path
                 )
-            self._directory = _locked_directory(os.path.dirname(path) or ".")
+            for directory in dict.fromkeys((os.path.dirname(path), root or os.path.dirname(path))):
+                self._lock_directory(directory or ".")
         except BaseException:
             self._close()
             raise
@@ -50,29 +56,41 @@ class OsLock:
         if note:
             _write_note(note)
 
+    def _lock_directory(self, path: str) -> None:
+        fd = _locked_directory(path)
+        if fd >= 0:
+            self._directories[path] = fd
+
     def is_current(self) -> bool:
-        """True if the name still leads to the file that is locked."""
-        try:
-            status = os.stat(self._path, follow_symlinks=False)
-        except OSError:
-            return False
-        return self._fd >= 0 and identity_of(self._fd) == (status.st_dev, status.st_ino)
+        """True while no other process can take this lock.
+
+        The names still lead to the locked directories; where there are none, or a broker may
+        come, the file's name leads to the locked file.
+        """
+        for path, fd in self._directories.items():
+            if not _leads_to(path, fd, follow=True):
+                return False
+        needs_file = self._file_decides or not self._directories
+        return self._fd >= 0 and (not needs_file or self._leads_to_file())
+
+    def _leads_to_file(self) -> bool:
+        return _leads_to(self._path, self._fd, follow=False)
 
     def release(self) -> None:
         """Give it back, unless this process is a fork of the one that took it."""
         if os.getpid() == self._pid:
-            for fd in (self._directory, self._fd):
+            for fd in (*self._directories.values(), self._fd):
                 if fd >= 0:
                     with contextlib.suppress(OSError):  # a child may have a copy of it
                         fcntl.flock(fd, fcntl.LOCK_UN)
             self._close()
-        self._fd = self._directory = -1
+        self._fd, self._directories = -1, {}
 
     def _close(self) -> None:
-        for fd in (self._directory, self._fd):
+        for fd in (*self._directories.values(), self._fd):
             if fd >= 0:
                 os.close(fd)
-        self._fd = self._directory = -1
+        self._fd, self._directories = -1, {}
 
 
 _held_locks: weakref.WeakSet[OsLock] = weakref.WeakSet()
@@ -86,6 +104,15 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _leads_to(path: str, fd: int, *, follow: bool) -> bool:
+    """True if a name leads to an open file or directory; `follow`: through links, too."""
+    try:
+        status = os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return False
+    return identity_of(fd) == (status.st_dev, status.st_ino)
 
 
 def _locked_file(path: str, kind: str) -> int:

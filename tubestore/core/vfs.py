@@ -18,7 +18,7 @@ from tubestore.core.local_files import OsVfs
 from tubestore.errors import StoreLocked
 
 #: Why a store that is open for writing stops to write.
-LOST_LOCK = "the lock file was removed or replaced: another process may write here"
+LOST_LOCK = "the lock file or its directory was replaced: another process may write here"
 
 __all__ = [
     "LOST_LOCK",
@@ -109,7 +109,7 @@ class VfsLock(Protocol):
     """An operating system's lock on a file, held until `release`."""
 
     def is_current(self) -> bool:
-        """True if the lock file's name still leads to the file that is locked."""
+        """True while no other process can take this lock, as far as names show."""
 
     def release(self) -> None:
         """Give it back; harmless when repeated."""
@@ -187,10 +187,11 @@ class Vfs(Protocol):
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Write a small file whole or not at all (a new file and a rename)."""
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> VfsLock:
         """Take the lock "flock" or "lockf" (byte 0) of a file, made if missing; BlockingIOError.
 
-        `note`: the file that takes which process holds it.
+        The file's directory is locked too, and `root`. `note`: the file that takes which process
+        holds it.
         """
 
     def lock_holder(self, note: str) -> str:
@@ -209,6 +210,6 @@ class Vfs(Protocol):
 def take_lock(vfs: Vfs, path: str, *, kind: str, root: str, note: str) -> VfsLock:
     """Take the lock of the one writer of a root; StoreLocked, which names the holder."""
     try:
-        return vfs.lock(path, kind=kind, note=note)
+        return vfs.lock(path, kind=kind, note=note, root=root)
     except BlockingIOError as error:
         raise StoreLocked(root, vfs.lock_holder(note)) from error

@@ -654,18 +654,25 @@ class MessageStore:
         """Return True if the shard was closed: it writes nothing any more."""
         return self._durable.is_closed
 
+    def refuse(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on; no write or sync is under way when this returns."""
+        with self._append_lock:
+            self._durable.refuse(reason)
+        with self._flush_lock:
+            self._durable.wait_for_sync()
+
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on and write nothing: in a forked child.
 
-        The locks are new ones: those that other threads held at the fork are never released.
+        The locks are new ones: those that other threads held at the fork are never released. In
+        a process with other threads that is `refuse`: they release the locks that they hold.
         """
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
         self._changed = Announcements(self._append_lock)
         self._durable.abandon(self._append_lock, self._changed)
         self._buffer.abandon()
-        with self._append_lock:
-            self._durable.refuse(reason)
+        self.refuse(reason)
 
     def discard(self, reason: StoreClosed) -> None:
         """Refuse everything from now on and write nothing more: the topic was deleted.

@@ -141,15 +141,17 @@ class Engine:
         self.context.note_problem(problem)
 
     def check_lock(self) -> bool:
-        """Stop writing once the lock file was removed or replaced; True if the lock holds.
+        """Stop writing once the lock does not keep other writers out; True while it does.
 
         Another process may write to the directory then, and two writers would spoil its files.
+        What was being written is complete before the directory is given back.
         """
         state, directory = self.context.state, self.context.directory
         if state.closed is not None or directory.is_locked():
             return state.closed != LOST_LOCK
         self.note_problem(StoreFailed(directory.root, LOST_LOCK))
-        self.abandon(LOST_LOCK)
+        state.closed = LOST_LOCK
+        self.shards.refuse(StoreClosed(f"{directory.root}: {LOST_LOCK}"))
         if self.opener.background is not None:
             self.opener.background.stop()
         directory.release()
@@ -184,7 +186,10 @@ class Engine:
             raise errors[0]
 
     def abandon(self, reason: str) -> None:
-        """Stop without writing anything: a forked child does this with its parent's stores."""
+        """Stop without writing anything: a forked child does this with its parent's stores.
+
+        Other threads may not use the store: it gets new locks.
+        """
         self.context.state.closed = reason
         self.shards.abandon(StoreClosed(f"{self.context.root}: {reason}"))
 

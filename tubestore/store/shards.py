@@ -301,8 +301,18 @@ class Shards:
             reader.close()
         return [error for error in errors if not isinstance(error, DiskFull)]
 
+    def refuse(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on; no call writes any more when this returns."""
+        with self._topics.lock:  # a job or a change of settings that is under way comes first
+            self._topics.release()
+            for topic in self._topics.all_shards():
+                topic.refuse(reason)
+        if self._opener.journal is not None:
+            with self._opener.journal.lock:  # the last frame
+                pass
+
     def abandon(self, reason: StoreClosed) -> None:
-        """Refuse everything from now on and write nothing more."""
+        """Refuse everything from now on and write nothing more: in a forked child."""
         self._topics.abandon()
         if self._opener.journal is not None:
             self._opener.journal.abandon()

@@ -171,6 +171,13 @@ class TopicShards:
             shard.sync()
         self._opener.context.directory.sync_earlier()
 
+    def refuse(self, reason: StoreClosed) -> None:
+        """Refuse everything from now on; no write is under way when this returns."""
+        with self._lock:
+            self._refusal = reason
+            for shard in self.written_shards():
+                shard.refuse(reason)
+
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on: this process is a fork of the one that opened it."""
         self._lock = Lock()

@@ -365,6 +365,10 @@ class Topics:
     def abandon(self) -> None:
         """Have a lock that is free: other threads held the old one at a fork."""
         self.lock = threading.RLock()
+        self.release()
+
+    def release(self) -> None:
+        """Give the log of settings back as it is; under the lock."""
         self._saved.release()
 
 

@@ -180,10 +180,10 @@ class FaultyVfs:
         self.ask("replace_file", path)
         self.inner.replace_file(path, data, sync=sync)
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> VfsLock:
         """Take the lock of a file."""
         self.ask("lock", path)
-        return self.inner.lock(path, kind=kind, note=note)
+        return self.inner.lock(path, kind=kind, note=note, root=root)
 
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock."""

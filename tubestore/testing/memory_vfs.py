@@ -39,8 +39,11 @@ class MemoryLock:
         self._held |= keys
 
     def is_current(self) -> bool:
-        """True if the name still leads to the file that is locked."""
-        inode = self._vfs._files.get(self._path)
+        """True while no other process can take it: see `OsLock`."""
+        inode, directories = self._vfs._files.get(self._path), self._vfs._directories
+        locked = {key for key, kind in self._keys if kind == "flock"}
+        if locked:
+            return all(key in directories for key in locked if isinstance(key, str))
         return inode is not None and any(inode.number == key[0] for key in self._keys)
 
     def release(self) -> None:
@@ -354,15 +357,17 @@ class MemoryVfs:
         if sync:
             self.sync_directory(dirname(path))
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> MemoryLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> MemoryLock:
         """Lock a file, created if missing; BlockingIOError if it is locked.
 
-        The directory is locked with it. Nothing is noted: every holder is this process.
+        The directory is locked with it, and `root`. Nothing is noted: every holder is this process.
         """
         with self._lock:
             key = _key(path)
             inode = self._files.get(key) or self._create(key)
-            keys: set[tuple[int | str, str]] = {(inode.number, kind), (dirname(key), kind)}
+            directories = {dirname(key), _key(root)} if root else {dirname(key)}
+            keys: set[tuple[int | str, str]] = {(inode.number, kind)}
+            keys |= {(directory, kind) for directory in directories}
             if self._held & keys:
                 raise os_error(errno.EAGAIN, path)
             return MemoryLock(self, key, keys)

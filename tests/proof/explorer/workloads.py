@@ -74,9 +74,9 @@ class BreakingVfs(FaultyVfs):
         _, error = super().ask_write(path, size)
         return (size if error is None else size // 2 if self.in_part else 0), error
 
-    def lock(self, path: str, *, kind: str, note: str = "") -> VfsLock:
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> VfsLock:
         """Take a lock that `release_locks` gives back."""
-        self._held.append(super().lock(path, kind=kind, note=note))
+        self._held.append(super().lock(path, kind=kind, note=note, root=root))
         return self._held[-1]
 
     def release_locks(self) -> None:

@@ -11,6 +11,7 @@ import os
 import platform
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import pytest
 import rocketcompat
 import tubestore
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.store.manager import MessageStoreManager
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import Topic
-from tubestore.testing import MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 
 def open_descriptors() -> int:
@@ -280,14 +281,33 @@ def test_a_lock_file_that_is_removed_lets_no_second_holder_in(tmp_path: Path, ki
     first = OsVfs().lock(str(path), kind=kind)
     assert first.is_current()
     path.unlink()
-    assert not first.is_current()
+    broker_may_come = kind == "lockf"
+    assert first.is_current() is not broker_may_come
     with pytest.raises(BlockingIOError):
         OsVfs().lock(str(path), kind=kind)
     path.unlink()
     path.write_bytes(b"another file")
-    assert not first.is_current()
+    assert first.is_current() is not broker_may_come
     first.release()
     OsVfs().lock(str(path), kind=kind).release()
+
+
+@pytest.mark.parametrize("moved", [".", "own"])
+def test_a_lock_with_a_moved_directory_lets_no_second_holder_into_the_root(
+    tmp_path: Path, moved: str
+) -> None:
+    root = tmp_path / "root"
+    (root / "own").mkdir(parents=True)
+    path = str(root / "own" / "lock")
+    first = OsVfs().lock(path, kind="flock", root=str(root))
+    (root / moved).rename(tmp_path / "moved")
+    (root / "own").mkdir(parents=True)
+    assert not first.is_current()
+    if moved == "own":
+        with pytest.raises(BlockingIOError):
+            OsVfs().lock(path, kind="flock", root=str(root))
+    first.release()
+    OsVfs().lock(path, kind="flock", root=str(root)).release()
 
 
 def test_a_file_system_that_locks_no_directories_still_locks_the_file(
@@ -303,6 +323,9 @@ def test_a_file_system_that_locks_no_directories_still_locks_the_file(
     held = OsVfs().lock(str(tmp_path / "lock"), kind="flock")
     with pytest.raises(BlockingIOError):
         OsVfs().lock(str(tmp_path / "lock"), kind="flock")
+    assert held.is_current()
+    (tmp_path / "lock").unlink()
+    assert not held.is_current()
     held.release()
 
 
@@ -371,23 +394,88 @@ def test_a_refused_writer_learns_which_process_holds_the_store(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_writer_whose_lock_file_is_gone_stops_and_reports_why(tmp_path: Path, how: str) -> None:
+def test_a_lock_file_that_is_gone_changes_nothing_for_the_writer_and_for_the_next(
+    tmp_path: Path, how: str
+) -> None:
     root = tmp_path / "s"
+    with tubestore.open(root, background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"before")
+        lock = root / ".tubestore" / "lock"
+        lock.unlink()
+        if how == "replaced":
+            lock.write_bytes(b"")
+        store.maintain()
+        topic.append(b"after")
+        with pytest.raises(tubestore.StoreLocked):
+            tubestore.open(root, background=False)
+        assert store.problems == []
+    with tubestore.open(root, background=False) as again:
+        assert [m.body for m in again["t"].messages(0)] == [b"before", b"after"]
+
+
+def test_a_writer_whose_state_directory_was_moved_stops_and_reports_why(tmp_path: Path) -> None:
+    root, moved = tmp_path / "s", tmp_path / "moved"
     store = tubestore.open(root, background=False)
     topic = store.create_topic("t")
     topic.append(b"before")
-    lock = root / ".tubestore" / "lock"
-    lock.unlink()
-    if how == "replaced":
-        lock.write_bytes(b"")
+    (root / ".tubestore").rename(moved)
+    with pytest.raises(tubestore.StoreLocked):
+        tubestore.open(root, background=False)
     store.maintain()
-    with pytest.raises(tubestore.StoreClosed, match="lock file was removed"):
+    with pytest.raises(tubestore.StoreClosed, match="was replaced"):
         topic.append(b"after")
     assert [type(p) for p in store.problems] == [tubestore.StoreFailed]
-    with pytest.raises(tubestore.StoreFailed, match="lock file was removed"):
+    with pytest.raises(tubestore.StoreFailed, match="was replaced"):
         store.close()
+    (root / ".tubestore" / "lock").unlink()
+    (root / ".tubestore").rmdir()
+    moved.rename(root / ".tubestore")
     with tubestore.open(root, background=False) as again:
         assert [m.body for m in again["t"].messages(0)] == [b"before"]
+
+
+class Replacing(FaultyVfs):
+    """Calls `while_writing` once, in the midst of the next write of data."""
+
+    while_writing: Callable[[], None] | None = None
+
+    def ask_write(self, path: str, size: int) -> tuple[int, OSError | None]:
+        if path.endswith(".tube") and self.while_writing is not None:
+            call, self.while_writing = self.while_writing, None
+            call()
+        return super().ask_write(path, size)
+
+
+def test_a_writer_that_loses_its_lock_during_an_append_completes_it_before_it_lets_others_in(
+    tmp_path: Path,
+) -> None:
+    root, moved = tmp_path / "s", tmp_path / "moved"
+    vfs = Replacing(OsVfs())
+    store = tubestore.open(root, background=False, vfs=vfs)
+    topic = store.create_topic("t")
+    topic.append(b"before")
+    (shard,) = engine_of(store).shards.written()
+    stopping = threading.Thread(target=store.maintain)
+
+    def lose_lock() -> None:
+        (root / ".tubestore").rename(moved)
+        stopping.start()
+        while not shard.is_over():
+            stopping.join(0.001)
+        with pytest.raises(tubestore.StoreLocked):
+            tubestore.open(root, background=False)
+
+    vfs.while_writing = lose_lock
+    ack = topic.append(b"under way")
+    stopping.join()
+    with pytest.raises(tubestore.StoreClosed, match="was replaced") as refused:
+        topic.append(b"after")
+    assert refused.value.taken == "no"
+    with tubestore.open(root, background=False) as other:
+        assert [(m.offset, m.body) for m in other["t"].messages(0)][1:] == [
+            (ack.offset, b"under way")
+        ]
 
 
 def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_reports_why(tmp_path: Path) -> None:
@@ -397,7 +485,7 @@ def test_a_rocketmq_store_whose_lock_file_is_gone_stops_and_reports_why(tmp_path
     with pytest.raises(tubestore.StoreLocked, match="this process"):
         rocketcompat.open(root, "w")
     (root / "lock").unlink()
-    with pytest.raises(tubestore.StoreFailed, match="lock file was removed"):
+    with pytest.raises(tubestore.StoreFailed, match="lock file or its directory was replaced"):
         store.close()
 
 
