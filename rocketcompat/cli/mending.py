@@ -159,7 +159,7 @@ def repair(
 def _note_what_is_left(given: Given) -> None:
     """Print findings that `check` still has and that were not accepted; leave with 1 if any."""
     from rocketcompat.check.whole import check_store
-    from tubestore.offline.accepted import AcceptedFindings
+    from tubestore.cli.kit.accepted import AcceptedFindings
 
     accepted = AcceptedFindings(given.root)
     left = []

@@ -144,7 +144,7 @@ def convert(
     from rocketcompat.formats import COMMIT_LOG_DIRECTORY
     from rocketcompat.inspect.directory import StoreDirectory
     from rocketcompat.transfer.convert import copy_store, from_tubestore, to_tubestore
-    from tubestore.cli.opening import is_empty
+    from tubestore.cli.kit.arguments import is_empty
     from tubestore.clock import SystemClock
     from tubestore.errors import NotAStore
 

@@ -18,8 +18,7 @@ from tubestore.cli.kit.arguments import AllOption, emit_findings, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
-from tubestore.core.paths import OWN_DIRECTORY
-from tubestore.record.names import STORE_FILE
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
 
 app = spark_app("Jobs over RocketMQ stores in Spark.")
 

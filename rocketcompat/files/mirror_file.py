@@ -11,9 +11,9 @@ import os
 from typing import Any
 
 from rocketcompat.formats import MIRROR_FILE, OWN_DIRECTORY
+from tubestore.core.state_file import parse_json
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
-from tubestore.record.state_files import parse_json
 
 FORMAT = 1
 

@@ -23,9 +23,9 @@ from typing import Any
 from rocketcompat.files.lock import is_unwritten
 from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
+from tubestore.core.state_file import parse_json
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
-from tubestore.record.state_files import parse_json
 
 FORMAT = 1
 #: Features a reader has to know; none yet.

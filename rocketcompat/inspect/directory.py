@@ -53,11 +53,10 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.files import OF_BATCHES, UnitKind, holds_rocksdb, queue_names
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
-from tubestore.core.paths import OWN_DIRECTORY, checked_root
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, checked_root
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
-from tubestore.record.names import STORE_FILE
 
 #: How far a broker's clock may have been set back, when files are left out by time.
 CLOCK_SLACK_MS = 60_000

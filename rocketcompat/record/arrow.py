@@ -7,6 +7,7 @@ lengths.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,6 @@ from tubestore.core.kernels import (
     windows,
 )
 from tubestore.core.layout import Buffer
-from tubestore.record.columns import constant
 
 _COLUMNS = (
     "physical_offset", "total_size", "queue_id", "queue_offset", "flag", "sys_flag",
@@ -189,11 +189,17 @@ def _batch(columns: dict[str, Any], *others: Any) -> pa.RecordBatch:
     ]
     lost = lost_rows(columns["prepared_transaction_offset"])
     if lost is None:
-        states = constant("state", STATE_OK, len(others[-1]))
+        states = _sound(max(1024, 1 << len(others[-1]).bit_length())).slice(0, len(others[-1]))
     else:
         states = pc.if_else(lost, STATE_LOST, STATE_OK)
         others = (*others[:-1], pc.if_else(lost, pa.scalar(None, _BYTES), others[-1]))
     return pa.RecordBatch.from_arrays([*arrays, *others, states], schema=RECORD_SCHEMA)
+
+
+@lru_cache(maxsize=32)
+def _sound(count: int) -> pa.Array:
+    """Return the states of sound records; kept, since most batches are slices of one."""
+    return pa.repeat(STATE_OK, count)
 
 
 def empty_batch() -> pa.RecordBatch:

@@ -22,10 +22,9 @@ from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
 from tubestore.core.kernels import crc32
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DataLoss, NotAStore
-from tubestore.record.names import STORE_FILE
 from tubestore.spark.kit.options import LATEST
 
 VERSION = 1

@@ -36,11 +36,10 @@ from rocketcompat.store.structures import (
     structures,
 )
 from tubestore.clock import Clock
-from tubestore.core.paths import OWN_DIRECTORY
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
-from tubestore.record.names import STORE_FILE
 
 _log = logging.getLogger(__name__)
 _STEP_BYTES = 1 << 20

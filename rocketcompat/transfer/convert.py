@@ -44,10 +44,10 @@ from rocketcompat.shards.record import from_tube
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s, crc_each, gather, scatter
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.core.state_file import parse_json
 from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import NotAStore
-from tubestore.record.state_files import parse_json
 
 STATE_FILE = "convert.json"
 #: Bytes of the source between two marks.

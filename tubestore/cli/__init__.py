@@ -5,12 +5,10 @@
 | `app` | the commands of `tubestore`, their arguments and options |
 | `topic_commands` | … and those about topics and retention |
 | `write`, `read`, `inspect`, `topics`, `retention` | what the commands do; loaded when they run |
-| `arguments`, `times` | options that several commands take; times as users write them |
 | `intake` | what `append` reads: lines, JSON Lines |
-| `demo`, `demo_parts`, `demo_child` | `tubestore demo` |
+| `demo/` | `tubestore demo` |
 | `spark` | `tubestore spark JOB` |
-| `output`, `batches` | rows, objects and Arrow batches in the format that was asked for |
-| `errors` | how a command ends: exit codes, one line, no traceback |
+| `kit/` | what both command lines share: options, output, errors |
 
 Nothing here loads numpy or pyarrow before a command needs it, so that `--help` is quick.
 """

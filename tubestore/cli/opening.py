@@ -53,9 +53,3 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
         count = sum(found[name] for name in wanted)
         text = f"{count} messages of {len(wanted)} shards are in the journal and not shown here"
         note(f"tubestore: {path}: {text}; `tubestore recover {root}` puts them into the shards")
-
-
-def is_empty(root: str) -> bool:
-    """True if a directory holds nothing at all; NotAStore if it is missing, or something else."""
-    check_root(root, OsVfs())
-    return not OsVfs().entries(root)

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.cli.intake import PLACE_COLUMNS
-from tubestore.cli.kit.arguments import printing
+from tubestore.cli.kit.arguments import is_empty, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object, emit_rows
 from tubestore.cli.kit.text import Column
-from tubestore.cli.opening import is_empty, open_existing
+from tubestore.cli.opening import open_existing
 from tubestore.cli.tables import blaming, check_files, tables_of
 from tubestore.errors import InvalidMessage, JobTaken, UnknownTopic
 from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE

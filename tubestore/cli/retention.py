@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import tubestore
-from tubestore.cli.kit.arguments import note, printing
+from tubestore.cli.kit.arguments import is_empty, note, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Column
-from tubestore.cli.opening import is_empty, open_existing
+from tubestore.cli.opening import open_existing
 from tubestore.core.vfs import OsVfs
 from tubestore.segments.listing import check_root
 from tubestore.store.retention import SegmentRow

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 #: Old and new path of each module of the engine, below the package.
 ENGINE = """
-accepted offline.accepted
+accepted cli.kit.accepted
 adoption shard.message_store
 arguments values
 attributes record.attributes
@@ -110,7 +110,7 @@ spark.write_options spark.kit.write_options
 state_check offline.own_files
 state_files record.state_files
 state_repair offline.own_repair
-statistics core.statistics
+statistics shard.statistics
 store_directory store.directory
 task_staging staging.writer
 time_index segments.summaries

@@ -8,6 +8,8 @@ from typing import Any
 OWN_DIRECTORY = ".tubestore"
 QUARANTINE_DIRECTORY = "quarantine"
 TRASH_DIRECTORY = "trash"
+#: A store's identity; in the root's own directory, of shards and of a log alike.
+STORE_FILE = "store.json"
 
 
 def join(directory: str, *names: str) -> str:

@@ -37,6 +37,7 @@ import xxhash
 
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsLock
 from tubestore.errors import (
     CorruptRecord,
@@ -50,7 +51,6 @@ from tubestore.groups.membership import Member, Membership
 from tubestore.groups.positions import Positions
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.record.names import GROUPS_DIRECTORY
-from tubestore.record.state_files import parse_state, state_bytes
 
 log = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ import xxhash
 
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
 from tubestore.groups.directory import GroupDirectory, list_groups
@@ -28,7 +29,6 @@ from tubestore.groups.membership import Shape
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.names import GROUPS_DIRECTORY, store_key
-from tubestore.record.state_files import parse_state, state_bytes
 from tubestore.values import Keep, whole_number
 
 SETTINGS_FILE = "settings.json"

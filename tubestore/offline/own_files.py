@@ -10,7 +10,8 @@ from os.path import basename, dirname
 import xxhash
 
 from tubestore.clock import SystemClock
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
+from tubestore.core.state_file import BadState
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
@@ -29,7 +30,6 @@ from tubestore.record.names import (
     JOURNAL_FILE,
     PUBLISHED_FILE,
     SHARDS_FILE,
-    STORE_FILE,
     TOPICS_FILE,
     parse_segment_name,
     parse_store_key,
@@ -37,7 +37,6 @@ from tubestore.record.names import (
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.record.state_files import (
     MISSING_TOPICS,
-    BadState,
     Bounds,
     bounds_of,
     has_topics,

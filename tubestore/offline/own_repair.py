@@ -15,27 +15,14 @@ import json
 from collections.abc import Iterator
 from os.path import basename
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.quarantine import Action, Quarantine
+from tubestore.core.state_file import STATE_VERSION, BadState, NewerState, parse_state
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.offline.own_files import check_register, missing_shards, read_bounds, trouble_of
-from tubestore.record.names import (
-    JOBS_FILE,
-    PUBLISHED_FILE,
-    SHARDS_FILE,
-    STORE_FILE,
-    TOPICS_FILE,
-)
-from tubestore.record.state_files import (
-    STATE_VERSION,
-    BadState,
-    NewerState,
-    parse_state,
-    parse_topics,
-    shards_line,
-    sound_changes,
-)
+from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, SHARDS_FILE, TOPICS_FILE
+from tubestore.record.state_files import parse_topics, shards_line, sound_changes
 from tubestore.segments.listing import find_shards
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import CommitRecord, staging_directory

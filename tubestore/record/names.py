@@ -26,7 +26,6 @@ TOPICS_FILE = "topics.json"
 #: Changes of topics' settings since `topics.json`, which names the file: `topics-<number>.log`.
 TOPICS_LOG_PREFIX = "topics-"
 TOPICS_LOG_SUFFIX = ".log"
-STORE_FILE = "store.json"
 LOCK_FILE = "lock"
 #: Empty; there while no process has the store open that was closed with everything synced.
 CLOSED_FILE = "closed"
@@ -42,8 +41,6 @@ STAGING_DIRECTORY = "staging"
 COMMITS_DIRECTORY = "commits"
 PUBLISHED_FILE = "published.json"
 JOBS_FILE = "jobs.json"
-#: Findings of `check` that were acknowledged.
-ACCEPTED_FILE = "accepted.json"
 DIGESTS_SUFFIX = ".digests"
 LEASES_DIRECTORY = "leases"
 GROUPS_DIRECTORY = "groups"

@@ -1,8 +1,5 @@
 """What makes a state file valid: asked by opening, `check` and `repair` alike.
 
-State files are JSON objects with a `version` and perhaps `features`. A file that is none of this
-version refuses the store, and `check` reports it with the same words.
-
 `topics.json` has every topic's settings. A store of many topics has a log of changes beside it,
 which `topics.json` names: a line a change, settings by topic with a digest, so that a new topic
 costs one line. A torn last line was never acknowledged; any other bad line refuses the store.
@@ -14,16 +11,17 @@ is evidence and no state: a line that is not valid does not count, and a missing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import xxhash
 
+from tubestore.core.paths import STORE_FILE
+from tubestore.core.state_file import BadState, parse_json, parse_state
 from tubestore.errors import TubeStoreError
 from tubestore.options import TopicOptions
 from tubestore.record.names import (
     PUBLISHED_FILE,
-    STORE_FILE,
     TOPICS_FILE,
     TOPICS_LOG_PREFIX,
     TOPICS_LOG_SUFFIX,
@@ -31,8 +29,6 @@ from tubestore.record.names import (
 )
 from tubestore.values import whole_number
 
-#: Version of the state files that this version reads and writes.
-STATE_VERSION = 1
 #: What is wrong where `store.json` records topics and their file is gone.
 MISSING_TOPICS = "is missing: put it back, or have `repair` learn the topics from their files"
 #: `topics.json` has it while it names a log of changes.
@@ -41,22 +37,6 @@ TOPICS_LOG_FEATURE = "topics-log"
 _DIGEST_DIGITS = 16
 #: Numbers that other programs, and our binary files, can hold.
 _NUMBER_MAX = 1 << 63
-
-
-class BadState(ValueError):
-    """The content of a state file is not valid; the text is the reason.
-
-    `name` and `position` are the file and the byte in it, where another file than the one that
-    was asked for is not valid.
-    """
-
-    def __init__(self, reason: str, name: str = "", position: int = 0) -> None:
-        super().__init__(reason)
-        self.name, self.position = name, position
-
-
-class NewerState(BadState):
-    """A state file of another version of this package, which can read it."""
 
 
 class Bounds(NamedTuple):
@@ -79,38 +59,6 @@ class SavedTopics(NamedTuple):
     settings: dict[str, TopicOptions]
     deleted: set[str]
     log: int = 0
-
-
-def parse_json(data: bytes) -> Any:
-    """Parse JSON bytes; ValueError if they are not valid JSON."""
-    try:
-        return json.loads(data)
-    except RecursionError as error:
-        raise BadState("nested too deeply") from error
-
-
-def parse_state(data: bytes, features: Container[str] = ()) -> dict[str, Any]:
-    """Return the object in a state file of this version; BadState for others and other features."""
-    try:
-        found = parse_json(data)
-    except ValueError as error:
-        raise BadState(f"cannot be read: {error}") from error
-    if not isinstance(found, dict) or whole_number(found.get("version")) is None:
-        raise BadState("cannot be read: not a JSON object with a version")
-    version, has = found["version"], found.get("features") or []
-    if version != STATE_VERSION or not _all_in(has, features):
-        raise NewerState(f"version {version}, features {has}: not of this version")
-    return found
-
-
-def state_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a state file without features."""
-    # No indent: with one, json encodes in Python, twenty times as slowly.
-    return json.dumps({"version": STATE_VERSION, "features": [], **content}).encode()
-
-
-def _all_in(has: Any, features: Container[str]) -> bool:
-    return isinstance(has, list) and all(isinstance(f, str) and f in features for f in has)
 
 
 def parse_identity(data: bytes) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 import xxhash
 
 from tubestore.core.layout import Buffer, Field, Layout
-from tubestore.record.state_files import parse_json
+from tubestore.core.state_file import parse_json
 
 CHECKPOINT_VERSION = 1
 #: The end of the reason for damage that a power cut can have left, since it was never synced.

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core.layout import Buffer
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.record.layouts import (
@@ -48,13 +48,7 @@ from tubestore.record.layouts import (
     TOKEN_MESSAGE,
     record_size,
 )
-from tubestore.record.names import (
-    DATA_SUFFIX,
-    INDEX_DIRECTORY,
-    INDEX_SUFFIX,
-    STORE_FILE,
-    segment_name,
-)
+from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX, segment_name
 from tubestore.record.records import (
     ENTRY_SIZE,
     HEADER_SIZE,

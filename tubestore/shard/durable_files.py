@@ -28,7 +28,6 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.statistics import ShardCounters
 from tubestore.errors import (
     DiskFull,
     StoreClosed,
@@ -42,6 +41,7 @@ from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
+from tubestore.shard.statistics import ShardCounters
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.core.memory_pool import MemoryPool
-from tubestore.core.statistics import ShardCounters
 from tubestore.errors import (
     DiskFull,
     MessageTooLarge,
@@ -64,6 +63,7 @@ from tubestore.segments.recovery import recover
 from tubestore.shard.announcements import Announcements
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
+from tubestore.shard.statistics import ShardCounters
 from tubestore.shard.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)

@@ -28,11 +28,11 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.core.memory_pool import MemoryPool
-from tubestore.core.statistics import ShardCounters
 from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Placed
 from tubestore.shard.mem_store import MsgMemStore
+from tubestore.shard.statistics import ShardCounters
 
 #: A shard takes its memory from the pool in steps, not a lock a message.
 _GRANT_BYTES = 64 << 10

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import (
     CorruptRecord,
@@ -40,7 +40,7 @@ from tubestore.journal.root_journal import JournalPart
 from tubestore.offline.own_files import missing_shards
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import INDEX_ENTRY
-from tubestore.record.names import JOURNAL_FILE, STORE_FILE, parse_store_key, store_key
+from tubestore.record.names import JOURNAL_FILE, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.record.state_files import parse_identity
 from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards

@@ -24,10 +24,11 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.state_file import BadState, parse_state, state_bytes
 from tubestore.core.vfs import Vfs
 from tubestore.errors import JobTaken, NotAStore, StoreFailed
 from tubestore.record.names import COMMITS_DIRECTORY, JOBS_FILE, PUBLISHED_FILE
-from tubestore.record.state_files import BadState, parse_finished, parse_state, state_bytes
+from tubestore.record.state_files import parse_finished
 from tubestore.staging.job_files import Batch, CommitRecord
 from tubestore.staging.job_ids import JobIds
 

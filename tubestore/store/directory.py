@@ -41,7 +41,8 @@ from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
+from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, take_lock
 from tubestore.errors import NotAStore, StoreFailed
 from tubestore.options import TopicOptions
@@ -50,13 +51,10 @@ from tubestore.record.names import (
     COMMIT_LOG_DIRECTORY,
     LOCK_FILE,
     SHARDS_FILE,
-    STORE_FILE,
     TOPICS_FILE,
 )
 from tubestore.record.state_files import (
-    STATE_VERSION,
     TOPICS_LOG_FEATURE,
-    BadState,
     Bounds,
     SavedTopics,
     bounds_of,
@@ -67,7 +65,6 @@ from tubestore.record.state_files import (
     parse_shards,
     read_topics,
     shards_line,
-    state_bytes,
     topics_log,
 )
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreClosed, TubeStoreError, documented
 from tubestore.record.names import LEASES_DIRECTORY
-from tubestore.record.state_files import parse_state, state_bytes
 from tubestore.values import moment_text
 
 SUFFIX = ".json"

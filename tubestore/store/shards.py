@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Any
 
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.statistics import total
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -30,6 +29,7 @@ from tubestore.groups.waiting import FileWaiter
 from tubestore.reading.view import ShardView
 from tubestore.record.names import INDEX_DIRECTORY, check_topic_name, store_key
 from tubestore.shard.message_store import MessageStore
+from tubestore.shard.statistics import total
 from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topics import Topics

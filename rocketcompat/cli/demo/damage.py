@@ -13,7 +13,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.message_table import table_of
 from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import PROPERTY_DAMAGED
-from tubestore.cli.demo.parts import Steps, timed
+from tubestore.cli.kit.demo import Steps, timed
 from tubestore.clock import SystemClock
 from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs

@@ -18,7 +18,7 @@ import tubestore
 from rocketcompat.check.whole import check
 from rocketcompat.cli.demo.damage import damage_and_mend
 from rocketcompat.messages import GetMessageStatus
-from tubestore.cli.demo.parts import (
+from tubestore.cli.kit.demo import (
     DEFAULT_LINES,
     TOPIC,
     Steps,

@@ -7,9 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 import tubestore
-from tubestore.cli.demo.parts import Steps, fresh, timed
+from tubestore.cli.kit.demo import Steps, fresh, timed
 from tubestore.cli.kit.errors import UsageMistake
-from tubestore.segments.listing import find_shards
 
 
 def run(out: Path, console: Console | None = None) -> bool:
@@ -57,9 +56,8 @@ def _bytes(root: Path) -> dict[str, bytes]:
     """Return each shard's data and index, its files one behind the other."""
     with tubestore.open(root, mode="r"):  # it is one, and whole
         pass
-    found = {}
-    for shard in find_shards(str(root)):
-        for kind, files in (("data", shard.data), ("index", shard.index)):
-            key = f"{shard.topic}-{shard.store_id}/{kind}"
-            found[key] = b"".join(Path(file.path).read_bytes() for file in files)
+    found: dict[str, bytes] = {}
+    for path in sorted([*root.glob("*/*.tube"), *root.glob("*/index/*.index")]):
+        kind = str(path.parent.relative_to(root))
+        found[kind] = found.get(kind, b"") + path.read_bytes()
     return found

@@ -45,7 +45,7 @@ from tests.compat.interop.rocket_messages import (
     message_of,
 )
 from tests.support import REPOSITORY
-from tubestore.cli.demo.parts import kill_in_the_middle
+from tubestore.cli.kit.demo import kill_in_the_middle
 from tubestore.errors import StoreFailed
 
 pytestmark = [pytest.mark.gate, pytest.mark.interop]

@@ -26,7 +26,7 @@ from tests.compat.interop.rocket_book import (
     row_of_answer,
     rows_of,
 )
-from tubestore.cli.demo.parts import TOPIC, kill_in_the_middle, load_lines
+from tubestore.cli.kit.demo import TOPIC, kill_in_the_middle, load_lines
 
 pytestmark = [pytest.mark.gate, pytest.mark.interop]
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.tube import encode_rows, make_rows
 from tubestore.clock import ManualClock
-from tubestore.core.statistics import ShardCounters
 from tubestore.errors import DiskFull, StoreClosed, StoreFailed
 from tubestore.options import StoreOptions
 from tubestore.record.records import Placed
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.durable_files import DurableFiles
+from tubestore.shard.statistics import ShardCounters
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"

@@ -12,10 +12,10 @@ import pytest
 from tests.support.tube import columns_of, make_row, make_rows
 from tubestore.clock import ManualClock
 from tubestore.core.memory_pool import MemoryPool
-from tubestore.core.statistics import ShardCounters
 from tubestore.journal.pending_batches import PendingBatches
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Row, encode_columns, pack_header
+from tubestore.shard.statistics import ShardCounters
 from tubestore.shard.write_buffer import WriteBuffer
 
 ROOM = 1 << 20

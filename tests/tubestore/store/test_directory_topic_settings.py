@@ -13,11 +13,12 @@ import pytest
 import tubestore
 from tests.support.crashes import some_states
 from tubestore.clock import ManualClock
+from tubestore.core.state_file import BadState
 from tubestore.errors import NotAStore
 from tubestore.offline.check import check
 from tubestore.offline.repair import repair
 from tubestore.options import TopicOptions
-from tubestore.record.state_files import BadState, change_line, read_topics
+from tubestore.record.state_files import change_line, read_topics
 from tubestore.store import directory
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs

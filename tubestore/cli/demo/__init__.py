@@ -1,4 +1,4 @@
 """`tubestore demo`.
 
-Reading order: parts, child, run.
+Reading order: child, run.
 """

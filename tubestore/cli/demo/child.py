@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 import tubestore
-from tubestore.cli.demo.parts import TOPIC
+from tubestore.cli.kit.demo import TOPIC
 
 
 def main(root: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 import tubestore
-from tubestore.cli.demo.parts import (
+from tubestore.cli.kit.demo import (
     DEFAULT_LINES,
     TOPIC,
     Steps,

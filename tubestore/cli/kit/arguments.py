@@ -48,6 +48,15 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def is_empty(root: str) -> bool:
+    """True if a directory has no entries; NotAStore if it is missing, or something else."""
+    from tubestore.core.vfs import OsVfs
+    from tubestore.segments.listing import check_root
+
+    check_root(root, OsVfs())
+    return not os.listdir(root)
+
+
 def check_topic(root: str, topic: str | None, store_id: int | None = None) -> None:
     """Raise NotThere for a topic or a shard that a directory lacks.
 
@@ -265,7 +274,7 @@ def emit_findings(
     With `accept` they are acknowledged, also those that were before; `partly`: only a part of the
     store was checked, so that what was accepted of the rest stays.
     """
-    from tubestore.offline.accepted import AcceptedFindings
+    from tubestore.cli.kit.accepted import AcceptedFindings
 
     accepted = AcceptedFindings(root)
     if accepted.problem:

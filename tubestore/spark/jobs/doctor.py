@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore
-from tubestore.record.names import STAGING_DIRECTORY, STORE_FILE
+from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.spark.kit.running import Row, parallelism, run
 from tubestore.spark.kit.settings import settings_to_change
 from tubestore.spark.planning import store_uuid

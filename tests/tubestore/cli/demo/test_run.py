@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from rocketcompat.cli.demo import run as stack_demo
-from tubestore.cli.demo import parts
 from tubestore.cli.demo import run as engine_demo
+from tubestore.cli.kit import demo
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def printed(console: Console) -> str:
 def test_both_demos_read_back_what_they_wrote_and_recover_what_was_acknowledged(
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "KILLED_AFTER", 500)
+    monkeypatch.setattr(demo, "KILLED_AFTER", 500)
     small = {
-        "paths": [Path(engine_demo.__file__).parent], "out": tmp_path / "out",
+        "paths": [Path(demo.__file__).parent], "out": tmp_path / "out",
         "partitions": 5, "lines": 1_000, "console": console,
     }  # fmt: skip
     assert engine_demo.run(**small)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from typing import Any
 
 from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.record.names import ACCEPTED_FILE
 
+_FILE = "accepted.json"
 _FORMAT = 1
 _FIELDS = ("path", "position", "reason", "message")
 Row = Mapping[str, Any]
@@ -27,7 +27,7 @@ class AcceptedFindings:
 
     def __init__(self, root: str | os.PathLike[str], vfs: Vfs | None = None) -> None:
         self._root, self._vfs = checked_root(root), vfs or OsVfs()
-        self.path = join(self._root, OWN_DIRECTORY, ACCEPTED_FILE)
+        self.path = join(self._root, OWN_DIRECTORY, _FILE)
         #: Why the file cannot be read; nothing counts as accepted then.
         self.problem: str | None = None
         self._known: set[Identity] = set()

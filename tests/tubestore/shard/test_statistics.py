@@ -12,7 +12,7 @@ import tubestore
 from tests.support.tube import RunningClock
 from tubestore import metrics
 from tubestore.clock import ManualClock
-from tubestore.core.statistics import LARGEST, SUMMED
+from tubestore.shard.statistics import LARGEST, SUMMED
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 

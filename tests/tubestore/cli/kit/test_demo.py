@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tubestore.cli.demo.parts import load_lines, prepare
+from tubestore.cli.kit.demo import load_lines, prepare
 
 
 def test_the_demo_takes_files_and_folders_of_ones_own(tmp_path: Path) -> None:
