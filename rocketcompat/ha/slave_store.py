@@ -136,27 +136,30 @@ class SlaveRoot:
 
     def open(
         self, master: str, *, begin: int | None = None, take_over: bool = False,
-        background: bool = True,
+        background: bool = True, comes_again: bool = True,
     ) -> SlaveStore:  # fmt: skip
         """Open the store for the log of the master at this address.
 
         `begin`: the physical offset at which the log of an empty root begins. `take_over`: the root
         has a log that was not begun here, such as a real slave's. NotAStore without it.
+        `comes_again`: the log is cut at damage that a power cut left in what was not synced, since
+        the master sends it again; without it what follows the damage stays.
         """
-        follows = Follows(master, begin, take_over)
+        follows = Follows(master, begin, take_over, comes_again)
         parts = Parts(self.root, self.config, self.vfs, self.clock, writable=True, follows=follows)
         return SlaveStore(open_to_write(parts), background=background)
 
     def promote(self) -> int:
         """Make the mirror a store of its own; returns the log's end.
 
-        The store is recovered and closed first. NotAStore for a root that is not a mirror.
+        The store is recovered and closed first. Records that follow damage stay: no master sends
+        them again. NotAStore for a root that is not a mirror.
         """
         note = MirrorFile(self.vfs, self.root)
         master = note.read()
         if master is None:
             raise NotAStore(self.root, "is not a mirror")
-        with self.open(master, background=False) as store:
+        with self.open(master, background=False, comes_again=False) as store:
             end = store.max_physical_offset
         note.remove()
         return end

@@ -220,8 +220,9 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     lost = lost_end(parts, known)
     checkpoint = StoreCheckpoint(vfs, parts.path(CHECKPOINT_FILE))
     recovered = recover_log(
-        log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None
-    )
+        log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None,
+        comes_again=parts.follows is not None and parts.follows.comes_again,
+    )  # fmt: skip
     parts.problems += recovered.dropped
     parts.find_missing_begin(known[0] if known is not None and clean_exit else None)
     parts.make_followers()

@@ -50,12 +50,14 @@ F = TypeVar("F", bound=Follower)
 class Follows:
     """How a slave's store is opened: its master's address, and where an empty log begins.
 
-    With `take_over` a log may be there that another program has written.
+    With `take_over` a log may be there that another program has written. With `comes_again` the
+    log is cut at damage in what was not synced: the master sends it again.
     """
 
     master: str
     begin: int | None = None
     take_over: bool = False
+    comes_again: bool = True
 
 
 def appended_for(config: MessageStoreConfig) -> Appended:

@@ -13,6 +13,9 @@ From there on the log is followed record by record. The first bytes that are not
 A file that holds the records of another place (two were swapped, or one is a copy) is damage as a
 whole and stays, at the log's end too: the log goes on in a new file behind it.
 
+A slave's log comes from its master again: it is cut at damage behind its marks, and what follows
+goes to quarantine. A gap there would stay. Below the marks damage is passed over as elsewhere.
+
 Bytes that are cut behind a mark were never synced, unless they are a sound record of another place.
 Everything else that goes is kept in quarantine: whole files by a rename, tails as copies; without
 room for them nothing is dropped.
@@ -88,13 +91,14 @@ class RecoverResult:
 
 def recover_log(
     log: CommitLog, known: tuple[Progress, bool] | None, quarantine: Quarantine,
-    checkpoint: StoreCheckpoint, *, clean_exit: bool,
+    checkpoint: StoreCheckpoint, *, clean_exit: bool, comes_again: bool = False,
 ) -> RecoverResult:  # fmt: skip
     """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
 
     Bytes that are cut behind a mark after a crash were never synced. Bytes that are cut elsewhere,
     or after a clean close, may be a damaged record that was acknowledged: they go to `quarantine`.
-    So do sound records of another place, from a file that was swapped or copied.
+    So do sound records of another place, from a file that was swapped or copied, and what follows
+    damage in a log that a master sends again (`comes_again`).
     """
     log.queue.load()
     trusted = _trusted_of(log, known, checkpoint, clean_exit=clean_exit)
@@ -103,6 +107,8 @@ def recover_log(
         log.gaps = trusted.gaps
         return RecoverResult(True, trusted.end, trusted.end, damages=log.gaps, own=True)
     found = _find_end(log, trusted)
+    if comes_again and trusted.own:
+        found = found.before_damage(trusted.start)
     if known is not None and trusted.again:
         _lower_marks(known[0], min(start for start, _ in trusted.again))
     cut, dropped = _cut(log, found, trusted, quarantine, checkpoint, clean_exit=clean_exit)
@@ -171,6 +177,16 @@ class _End:
     end: int
     reason: str | None
     gaps: Gaps
+    #: True if sound records follow the end: a master sends them again.
+    is_early: bool = False
+
+    def before_damage(self, start: int) -> _End:
+        """Return an end at the first gap behind `start`; the same end if there is none."""
+        first = next((gap for gap in self.gaps if gap.start >= start), None)
+        if first is None:
+            return self
+        kept = Gaps(gap for gap in self.gaps if gap.start < first.start)
+        return _End(first.start, f"{first.reason}; the master sends it again", kept, True)
 
 
 def _find_end(log: CommitLog, trusted: _Trusted) -> _End:
@@ -210,7 +226,10 @@ def _cut(
     queue, end = log.queue, found.end
     strays = [gap for gap in trusted.misplaced if gap.start >= end and gap.state != "missing"]
     # A store that this package closed cleanly has no torn end: what is there was changed since.
-    torn = trusted.own and not clean_exit and not strays and not _ends_in_foreign_record(queue, end)
+    torn = (
+        trusted.own and not clean_exit and not strays and not found.is_early
+        and not _ends_in_foreign_record(queue, end)
+    )  # fmt: skip
     if not torn:
         _keep_tail(queue, end, quarantine)
     cut = queue.truncate_dirty_files(end, keeper=None if torn else quarantine)

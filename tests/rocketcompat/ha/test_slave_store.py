@@ -16,7 +16,7 @@ from rocketcompat.store.put_status import put_status_of
 from tests.support.rocket.inside import log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import NotAStore, ReadOnlyStore
-from tubestore.testing import MemoryVfs
+from tubestore.testing import MemoryVfs, crash_states
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=1000, layouts=frozenset({"consume_queue", "index"})
@@ -131,6 +131,113 @@ def test_a_kill_in_the_middle_of_a_write_leaves_whole_records_of_the_master(
         with root.open("m:10912", background=False) as store:
             assert store.max_physical_offset == 2 * size
             assert not store.problems
+
+
+def size_of_first(data: bytes) -> int:
+    return int.from_bytes(data[:4])
+
+
+def after_a_power_cut(root: SlaveRoot, vfs: MemoryVfs, data: bytes, synced: int, lost: int) -> None:
+    """Leave a slave with sectors lost at `lost`; everything below `synced` was synced."""
+    with root.open("m:1", begin=0, background=False) as store:
+        store.append_raw(0, data[:synced])
+    store = root.open("m:1", background=False)
+    for begin in range(synced, len(data), 1000):
+        store.append_raw(begin, data[begin : begin + 1000])
+    store._closed = True
+    vfs.release_locks()
+    vfs.reboot()
+    file = vfs.open(f"/s/commitlog/{lost - lost % 1000:020}")
+    file.pwrite(bytes(50), lost % 1000)
+    file.close()
+
+
+def test_a_slave_is_cut_at_what_a_power_cut_took_and_gets_it_again(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 40, tags="a")
+    record = size_of_first(data)
+    after_a_power_cut(root, vfs, data, 3 * record, 5 * record)
+    with root.open("m:1", background=False) as store:
+        assert store.raw_end == store.max_physical_offset == 5 * record
+        (problem,) = store.problems
+        assert "the master sends it again; kept in /s/.tubestore/quarantine/1" in str(problem)
+        kept = vfs.read_file(f"/s/.tubestore/quarantine/1/commitlog/{0:020}@{5 * record}")
+        assert kept[6 * record : 1000] == data[6 * record : 1000]
+        later = [f"{start:020}" for start in range(1000, len(data), 1000)]
+        assert {f"/s/.tubestore/quarantine/1/commitlog/{name}" for name in later} <= set(vfs.tree())
+        for begin in range(5 * record, len(data), 700):
+            store.append_raw(begin, data[begin : begin + 700])
+        assert store.wait_dispatched(len(data) - 1)
+        found = [body for batch in store.scan() for body in batch["body"].to_pylist()]
+        assert found == [b"%03d" % number for number in range(40)]
+        assert store.max_offset_in_queue("T", 0) == 40
+    assert root_gaps(vfs) == []
+    with root.open("m:1", background=False) as store:
+        assert not store.problems
+
+
+def test_damage_in_the_synced_part_of_a_slave_cuts_nothing(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 40)
+    record = size_of_first(data)
+    after_a_power_cut(root, vfs, data, 7 * record, 2 * record)
+    with root.open("m:1", background=False) as store:
+        assert store.raw_end == len(data)
+        assert not store.problems
+    assert not any("quarantine" in path for path in vfs.tree())
+
+
+def test_a_promoted_slave_keeps_what_follows_the_damage_of_a_power_cut(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 40)
+    record = size_of_first(data)
+    after_a_power_cut(root, vfs, data, 3 * record, 5 * record)
+    assert root.promote() == len(data)
+    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+        assert [(gap.start, gap.end) for gap in log_of(store).gaps] == [(5 * record, 6 * record)]
+        found = [body for batch in store.scan() for body in batch["body"].to_pylist()]
+        assert found == [b"%03d" % number for number in range(40) if number != 5]
+
+
+@pytest.mark.crash
+def test_after_power_cuts_a_slave_becomes_equal_to_its_master_without_a_gap(
+    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    data = data_of(vfs, clock, 16)
+    with root.open("m:1", begin=0, background=False) as store:
+        store.append_raw(0, data[: 5 * size_of_first(data)])
+        begin = store.raw_end
+    journal = vfs.record()
+    store = root.open("m:1", background=False)
+    for at in range(begin, len(data), 1300):
+        store.append_raw(at, data[at : at + 1300])
+        store.wait_dispatched(store.raw_end - 1)
+    store._closed = True
+    cuts = 0
+    for state in crash_states(
+        journal, seed=1, kinds=("power",), variants=range(4, 7), steps=lambda n: n % 31 == 0
+    ):
+        left = SlaveRoot.of("/s", CONFIG, state.vfs(), clock)
+        with left.open("m:1", background=False) as store:
+            assert store.raw_end >= begin, state
+            cuts += store.raw_end < len(data)
+            assert data.startswith(log_bytes(store)), state
+            store.append_raw(store.next_raw_offset, data[store.next_raw_offset :])
+            assert log_bytes(store) == data, state
+            assert store.wait_dispatched(len(data) - 1)
+            assert store.max_offset_in_queue("T", 0) == 16, state
+            assert not log_of(store).gaps, state
+    assert cuts
+
+
+def log_bytes(store: SlaveStore) -> bytes:
+    log, data = log_of(store), b""
+    while len(data) < log.max_offset:
+        data += log.read_at(len(data), 1000)
+    return data
 
 
 def root_gaps(vfs: MemoryVfs) -> list[Any]:
