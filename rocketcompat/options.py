@@ -39,6 +39,7 @@ from rocketcompat.formats import (
     encode_host,
 )
 from tubestore.errors import InvalidMessage
+from tubestore.values import WHOLE_END
 
 _log = logging.getLogger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
@@ -347,11 +348,12 @@ def _refuse_other_store(camel: str, value: Any) -> None:
 def _delays(text: str) -> tuple[int, ...]:
     """Return the delays of a list of levels, in ms."""
     try:
-        return tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split())
+        found = tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split())
     except (KeyError, ValueError):
-        raise InvalidMessage(
-            f"message_delay_level: {text!r} is not a list like '1s 5m 2h'"
-        ) from None
+        found = (-1,)
+    if not all(0 <= delay < WHOLE_END for delay in found):
+        raise InvalidMessage(f"message_delay_level: {text!r} is not a list like '1s 5m 2h'")
+    return found
 
 
 def camel_to_snake(name: str) -> str:

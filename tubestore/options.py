@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tubestore.errors import InvalidMessage
-from tubestore.values import whole_number
+from tubestore.values import WHOLE_END, whole_number
 
 #: Partition ids of one store; store id = partition id // this.
 PARTITIONS_PER_STORE = 10_000
@@ -91,6 +91,8 @@ class StoreOptions:
                 raise TypeError(f"{each.name} = {value!r}: a whole number is needed")
             if number < (0 if each.name in zero_is_off else 1):
                 raise ValueError(f"{each.name} = {value}: too small")
+            if number >= WHOLE_END:
+                raise ValueError(f"{each.name} = {value}: below 2**62")
 
     def with_values(self, **values: Any) -> StoreOptions:
         """Return a copy with some settings changed; an unknown name is a TypeError."""

@@ -32,6 +32,13 @@ class Keep(enum.Enum):
     AS_IT_IS = enum.auto()
 
 
+#: The longest time span in seconds that a caller may give, 31 years: no thread can wait for as
+#: long as a float can name.
+SECONDS_MAX = 1_000_000_000
+#: Numbers of a caller are below this: the sum of two fits 8 bytes.
+WHOLE_END = 1 << 62
+
+
 class UsageMistake(Exception):
     """An argument or option that cannot be used as given; its text is the line the user reads."""
 
@@ -72,12 +79,12 @@ def checked_texts(name: str, values: Any) -> list[str]:
     return found
 
 
-def checked_seconds(name: str, value: Any) -> float:
+def checked_seconds(name: str, value: Any, least: float = 0) -> float:
     """Return a time span in seconds that a caller gives; errors as `checked_whole`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} = {value!r}: seconds are needed")
-    if not value >= 0:
-        raise ValueError(f"{name} = {value}: not negative")
+    if not least <= value <= SECONDS_MAX:
+        raise ValueError(f"{name} = {value}: {least:g} to {SECONDS_MAX} seconds")
     return value
 
 
@@ -121,7 +128,7 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
     found = whole_number(value)
     if found is None:
         raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'")
-    if not 0 <= found < 1 << 62:
+    if not 0 <= found < WHOLE_END:
         raise InvalidMessage(f"{name} = {value}: not negative, and below 2**62 ms")
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.kit.arguments import note
+from tubestore.cli.kit.arguments import note, seconds
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
@@ -101,7 +101,9 @@ def follow(
     ] = False,
     slave_timeout: Annotated[
         float,
-        typer.Option("--slave-timeout", min=0, metavar="SECONDS", help="As of the master."),
+        typer.Option(
+            "--slave-timeout", parser=seconds, metavar="SECONDS", help="As of the master."
+        ),
     ] = 3.0,
     broker_port: Annotated[
         int | None,
@@ -110,7 +112,8 @@ def follow(
     idle_timeout: Annotated[
         float | None,
         typer.Option(
-            "--idle-timeout", metavar="SECONDS", help="Stop when nothing has come for so long."
+            "--idle-timeout", parser=seconds, metavar="SECONDS",
+            help="Stop when nothing has come for so long."
         ),
     ] = None,
     tls_cert: TlsCertificate = None,
@@ -188,7 +191,7 @@ def serve_ha(
     idle_timeout: Annotated[
         float | None,
         typer.Option(
-            "--idle-timeout", metavar="SECONDS",
+            "--idle-timeout", parser=seconds, metavar="SECONDS",
             help="Stop when no slave has been connected for so long.",
         ),
     ] = None,

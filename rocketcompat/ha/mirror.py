@@ -34,6 +34,7 @@ from rocketcompat.ha.frames import HEARTBEAT_SECONDS, SLAVE_TIMEOUT_SECONDS
 from rocketcompat.ha.slave import Body, Event, Fault, Heartbeat, SlaveSide
 from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
 from rocketcompat.options import MessageStoreConfig
+from rocketcompat.store.reader import check_wait
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
@@ -45,6 +46,7 @@ from tubestore.errors import (
     TubeStoreError,
     again,
 )
+from tubestore.values import checked_seconds
 
 _log = logging.getLogger(__name__)
 Acknowledge = Literal["no", "page_cache", "fsync"]
@@ -93,6 +95,9 @@ class Mirror:
         tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
         """Open the store of a root that has a log; an empty one is opened at the first frame."""
+        for name, seconds in (("slave_timeout", slave_timeout), ("retry_seconds", retry_seconds),
+                              ("heartbeat_seconds", heartbeat_seconds)):  # fmt: skip
+            checked_seconds(name, seconds)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host, self._port, self._connect = host, port, connect or partial(_connected, tls)
         self._acknowledge, self._slave_timeout = acknowledge, slave_timeout
@@ -142,6 +147,7 @@ class Mirror:
 
         False if `timeout` seconds passed before; raises why the mirror has stopped.
         """
+        check_wait(physical_offset, timeout)
         with self._lock:
             if not self._lock.wait_for(
                 lambda: self._failed or (self._status.end or 0) >= physical_offset, timeout

@@ -41,6 +41,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock, SystemClock
 from tubestore.errors import InvalidMessage, TubeStoreError, refused_call
+from tubestore.values import checked_seconds
 
 _log = logging.getLogger(__name__)
 #: Peers that may connect by default: this machine.
@@ -134,6 +135,10 @@ class HaServer:
             raise InvalidMessage(f"first: {first!r} is neither 'LAST' nor 'FULL'")
         if not 0 < batch_size <= BODY_SIZE_MAX:
             raise InvalidMessage(f"batch_size: {batch_size} is outside 1 … {BODY_SIZE_MAX}")
+        for name, seconds in (("heartbeat_seconds", heartbeat_seconds),
+                              ("silence_seconds", silence_seconds),
+                              ("slave_timeout", slave_timeout)):  # fmt: skip
+            checked_seconds(name, seconds)
         if connections_max < 1:
             raise InvalidMessage(f"connections_max: {connections_max} is below 1")
         try:

@@ -106,6 +106,8 @@ def test_a_queue_file_holds_whole_units() -> None:
         ("layouts", frozenset({"queue"})),
         ("message_index_enable", 1),
         ("message_delay_level", "1s soon"),
+        ("message_delay_level", "-1s"),
+        ("message_delay_level", "1s 99999999999999999999d"),
         ("max_index_num", 1),
     ],
 )

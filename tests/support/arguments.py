@@ -22,9 +22,9 @@ _THING = object()
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "whole": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING),
     "count": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING, -1),
-    "seconds": (None, "7", float("nan"), b"7", [], {}, _THING, -1),
+    "seconds": (None, "7", float("nan"), b"7", [], {}, _THING, -1, 1e12, 1 << 63, float("inf")),
     "time": (None, "7", 1.5, True, float("nan"), [], {}, _THING),
-    "age": (None, -1, timedelta(-1), 1.5, True, "soon", "", [], {}, _THING),
+    "age": (None, -1, 1 << 62, timedelta(-1), 1.5, True, "soon", "", [], {}, _THING),
     "pieces": (None, 7, 1.5, True, "text", b"x", [7], [None], [{"x": 5}], _THING),
     "text": (None, 7, 1.5, True, b"x", [], {}, _THING),
     "name": (None, 7, 1.5, True, b"x", [], {}, _THING, "", "a/b", "a\0b", "\ud800"),

@@ -62,6 +62,10 @@ STORE: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "change_topic": ({"name": "t"}, {
         "name": "name", "partitions": "count?", "stores": "count?", **BOUNDS,
     }),
+    "consumer": ({"group": "g", "topics": "t"}, {
+        "auto_commit_interval": "seconds", "max_poll_interval": "seconds",
+        "session_timeout": "seconds",
+    }),
     "clean_staging": ({}, {"grace": "age"}),
     "create_topic": ({"name": "t", "partitions": 2, "exist_ok": True}, {
         "name": "name", "partitions": "count", "stores": "count", **BOUNDS,
@@ -114,6 +118,18 @@ def test_a_stores_calls_refuse_bad_arguments_in_a_sentence(
 ) -> None:
     given, kinds = STORE[name]
     assert list(mistakes(getattr(store, name), given, kinds)) == []
+
+
+def test_a_consumers_poll_refuses_bad_arguments_in_a_sentence(store: MessageStoreManager) -> None:
+    kinds = {"limit": "count", "max_bytes": "count", "timeout": "seconds"}
+    with store.consumer(None, "t") as consumer:
+        assert list(mistakes(consumer.poll, {}, kinds)) == []
+
+
+@pytest.mark.parametrize("name", ["append_timeout_ms", "retention_interval_ms", "trash_grace_ms"])
+def test_a_setting_beyond_all_bounds_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} = .*: below"):
+        tubestore.StoreOptions(**{name: 1 << 62})
 
 
 @pytest.mark.parametrize("root", ROOTS)

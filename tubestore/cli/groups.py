@@ -17,6 +17,7 @@ from tubestore.cli.kit.arguments import (
     note,
     printing,
     printing_command,
+    seconds,
 )
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
@@ -273,6 +274,7 @@ def consume(
         float | None,
         typer.Option(
             "--idle-timeout",
+            parser=seconds,
             metavar="SECONDS",
             help="Stop after so many SECONDS without a message.",
         ),

@@ -202,9 +202,7 @@ class Shards:
             raise InvalidMessage("topics: at least one is needed")
         context, joining = self._context, None
         if group is not None:
-            session_ms = int(checked_seconds("session_timeout", session_seconds) * 1000)
-            if not session_ms:
-                raise ValueError(f"session_timeout = {session_seconds}: above 0")
+            session_ms = int(checked_seconds("session_timeout", session_seconds, 0.001) * 1000)
             if member is not None and (not isinstance(member, str) or not member):
                 raise InvalidMessage(f"member {member!r}: a name is needed")
             joining = GroupMember(

@@ -58,6 +58,15 @@ def mirror_at(master: FakeMaster, tmp_path: Path) -> Iterator[MirrorAt]:
         mirror.close()
 
 
+@pytest.mark.parametrize("name", ["slave_timeout", "retry_seconds", "heartbeat_seconds"])
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_time_span_of_a_mirror_that_is_none_is_refused(
+    mirror_at: MirrorAt, name: str, seconds: float
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} = "):
+        mirror_at(**{name: seconds}, start=False)
+
+
 def put(store: DefaultMessageStore, count: int, first: int = 0) -> int:
     for number in range(first, first + count):
         store.put_message(Message(f"T{number % 2}", b"%05d" % number * 40, keys=f"k{number}"))

@@ -320,6 +320,15 @@ def test_bad_options_are_refused(given: dict[str, object], store: DefaultMessage
         HaServer(store, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["slave_timeout", "silence_seconds", "heartbeat_seconds"])
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_time_span_of_a_server_that_is_none_is_refused(
+    server_of: ServerOf, name: str, seconds: float
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} = "):
+        server_of(**{name: seconds})
+
+
 def test_a_port_that_is_taken_is_refused_with_its_address(
     store: DefaultMessageStore, server_of: ServerOf
 ) -> None:

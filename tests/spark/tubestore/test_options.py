@@ -102,6 +102,7 @@ def test_a_path_may_be_a_file_url(path: str) -> None:
         ({"startingTimestamp": "yesterday"}, "is not a valid time"),
         ({"maxSplitBytes": "12 parsecs"}, "a number of bytes, such as 128m"),
         ({"minPartitions": "0"}, "a whole number above 0"),
+        ({"minPartitions": "9" * 5000}, "a whole number above 0 and below"),
         ({"failOnCorrupt": "yes"}, "true or false"),
         ({"schema": "avro"}, "tubestore or kafka"),
         ({"maxOffsetsPerTrigger": "10"}, "only a stream has it"),

@@ -107,6 +107,15 @@ def test_following_shows_what_another_process_appends(root: Path) -> None:
         process.stdout.close()
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "soon"])
+def test_a_time_span_that_is_none_is_refused_before_anything_is_printed(
+    cli: Cli, root: Path, seconds: str
+) -> None:
+    refused = cli("tail", root, "t", "-f", "--idle-timeout", seconds)
+    assert (refused.code, refused.out) == (2, b"")
+    assert "--idle-timeout" in refused.err
+
+
 def test_following_ends_when_nothing_came_for_a_while(cli: Cli, root: Path) -> None:
     rows = cli.json("tail", root, "t", "-n", 2, "-f", "--idle-timeout", 0)
     assert numbers(rows) == [28, 29]

@@ -35,7 +35,7 @@ from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.record.state_files import read_topics
-from tubestore.values import parse_time
+from tubestore.values import checked_seconds, parse_time
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 
@@ -124,10 +124,21 @@ FollowOption = Annotated[
     bool,
     typer.Option("--follow", "-f", help="Print new messages as they come, until interrupted."),
 ]
+
+
+def seconds(value: str | float) -> float:
+    """Read an option's time span in seconds; BadParameter."""
+    try:
+        return checked_seconds("SECONDS", float(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 IdleTimeoutOption = Annotated[
     float | None,
     typer.Option(
         "--idle-timeout",
+        parser=seconds,
         metavar="SECONDS",
         help="With -f: stop after so many SECONDS without a message.",
     ),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tubestore.clock import SystemClock
 from tubestore.errors import InvalidOption
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
-from tubestore.values import UsageMistake, parse_time
+from tubestore.values import WHOLE_END, UsageMistake, parse_time
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -59,9 +59,11 @@ def boolean(value: str) -> bool:
 
 def count(value: str) -> int:
     """Read a whole number above 0."""
-    if not value.strip().isdecimal() or int(value) < 1:
-        raise ValueError("a whole number above 0")
-    return int(value)
+    text = value.strip()
+    # Its length first: Python refuses to read thousands of digits.
+    if not text.isdecimal() or len(text) > len(str(WHOLE_END)) or not 0 < int(text) < WHOLE_END:
+        raise ValueError("a whole number above 0 and below 2**62")
+    return int(text)
 
 
 def size(value: str) -> int:
