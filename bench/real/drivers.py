@@ -40,6 +40,8 @@ __all__ = [
     "DriverFailed",
     "DriverUnavailable",
     "KafkaDriver",
+    "RocketBrokerDriver",
+    "RocketClientDriver",
     "RocketDriver",
     "Row",
     "TubeDriver",
@@ -60,6 +62,8 @@ CALL_SECONDS = 120
 BENCH_SECONDS = 900
 GRACE_SECONDS = 10
 """How long after its own watchdog a virtual machine is given before it is killed from here."""
+
+QUIET_ROCKETMQ = f"-Drmq.logback.configurationFile={JAVA_SOURCES / 'rocketmq' / 'logback.xml'}"
 
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
 """Half the start-up time; a benchmark does without it."""
@@ -116,6 +120,13 @@ class _Driver:
         arguments += [f"--{name}={_text(value)}" for name, value in options.items()]
         with scratch_folder() as scratch:
             return self._java([*jvm, *self._limits(scratch, timeout)], arguments, scratch, timeout)
+
+    def _ask(self, command: str, cases: Iterable[Iterable[object]]) -> list[Row]:
+        """Run a command over a file of cases, a line each."""
+        with scratch_folder() as scratch:
+            lines = ("\t".join(map(str, case)) + "\n" for case in cases)
+            (scratch / "cases").write_text("".join(lines), encoding="utf-8")
+            return self._run(command, scratch / "cases", timeout=CALL_SECONDS)
 
     def _limits(self, scratch: Path, timeout: float) -> list[str]:
         """Keep memory, time and files of a virtual machine within bounds."""
@@ -270,7 +281,7 @@ class RocketDriver(_Driver):
     flags = (
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OLD_DOORS),
         *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in OLD_DOORS[1:3]),
-        f"-Drmq.logback.configurationFile={JAVA_SOURCES / 'rocketmq' / 'logback.xml'}",
+        QUIET_ROCKETMQ,
     )
 
     def __init__(self, version: str, *, heap: str = "512m") -> None:
@@ -397,6 +408,39 @@ class RocketDriver(_Driver):
             f"{command}-bench", root, *operands, settings=settings, timeout=BENCH_SECONDS, jvm=()
         )
         return of_kind(rows, "bench")[0]
+
+
+class RocketClientDriver(_Driver):
+    """Rules of RocketMQ's consumers that need no network. A case is a row of fields."""
+
+    main_class = "ClientDriver"
+    flags = (QUIET_ROCKETMQ,)
+
+    def __init__(self, version: str, *, heap: str = "256m") -> None:
+        super().__init__(Driver("rocketclient", "copy-dependencies", version), heap)
+
+    def ask(self, command: str, cases: Iterable[Iterable[object]]) -> list[Row]:
+        """Run a command over cases; return a row for each."""
+        return self._ask(command, cases)
+
+
+class RocketBrokerDriver(_Driver):
+    """Parts of RocketMQ's broker that need no network; 5.3.3, since 4.9.8's is not published."""
+
+    main_class = "BrokerDriver"
+    flags = (QUIET_ROCKETMQ,)
+
+    def __init__(self, *, heap: str = "256m") -> None:
+        version = ROCKETMQ_VERSIONS[-1]
+        super().__init__(Driver("rocketbroker", "copy-dependencies", version), heap)
+
+    def tables(self, root: Path, *, change: bool = False) -> list[Row]:
+        """Load the tables below a root's config, change and write them if asked; in place."""
+        return self._run("change" if change else "tables", root, timeout=CALL_SECONDS)
+
+    def filter(self, cases: Iterable[Iterable[object]]) -> list[Row]:
+        """Evaluate SQL92 expressions: a case is an expression and "name=value" texts."""
+        return self._ask("filter", cases)
 
 
 class KafkaDriver(_Driver):

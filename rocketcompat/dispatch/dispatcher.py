@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -73,6 +73,8 @@ class ReputMessageService:
         self._ready: deque[DispatchBatch | int] = deque()
         #: Why the first of them is not handed over, if the disk has no room for it.
         self.full: OSError | None = None
+        #: Called with each batch that every follower has got.
+        self.arrived: Callable[[DispatchBatch], None] | None = None
         #: Why nothing is handed over any more, until the store is opened again.
         self.stopped: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -320,6 +322,20 @@ class ReputMessageService:
                 return
             self._ready.popleft()
             self._move_on(first.end if isinstance(first, DispatchBatch) else first)
+            if self.arrived is not None and isinstance(first, DispatchBatch):
+                self._report_arrival(self.arrived, first)
+
+    def _report_arrival(
+        self, listener: Callable[[DispatchBatch], None], batch: DispatchBatch
+    ) -> None:
+        """Call the listener; its error is no reason to stop a structure."""
+        try:
+            listener(batch)
+        except Exception as error:
+            problem = TubeStoreError(f"arrival listener: {error!r}")
+            if not self.problems or str(self.problems[-1]) != str(problem):
+                _log.exception("arrival listener")
+                self.problems.append(problem)
 
     def _move_on(self, position: int) -> None:
         with self._condition:

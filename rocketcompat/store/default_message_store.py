@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import (
+    DispatchBatch,
     Message,
     MessageBatch,
     MessageRecord,
@@ -277,6 +278,14 @@ class DefaultMessageStore(StoreReader):
         """
         self._check_open()
         self._puts.replicated = replicated
+
+    def set_arrival_listener(self, listener: Callable[[DispatchBatch], None] | None) -> None:
+        """Call `listener` with each batch of records that queues, index and shards have got.
+
+        RocketMQ's `MessageArrivingListener`. It runs in the thread that dispatches, so it has to
+        return soon; what it raises is in `problems`. `rocketcompat.broker` sets it. None: no call.
+        """
+        self._dispatcher.arrived = listener
 
     @property
     def dispatch_behind_bytes(self) -> int:

@@ -47,7 +47,7 @@ _OFFSET_DIGITS = 16
 WRITING = frozenset({
     "clean", "clean_staging", "deliver_due", "execute_delete_files_manually", "flush", "publish",
     "put_columns", "put_inner_batch", "put_message", "put_messages", "send_back",
-    "set_replication",
+    "set_arrival_listener", "set_replication",
 })  # fmt: skip
 _QUEUES_SCHEMA = pa.schema(
     [

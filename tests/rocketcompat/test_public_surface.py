@@ -24,7 +24,8 @@ READER = """
 """
 WRITER = """
     clean clean_staging deliver_due execute_delete_files_manually flush publish put_columns
-    put_inner_batch put_message put_messages recovered send_back set_replication
+    put_inner_batch put_message put_messages recovered send_back set_arrival_listener
+    set_replication
 """
 FOUND = "entries messages physical_offsets problems rows"
 PULLED = FOUND + " max_offset min_offset next_begin_offset queue_offsets status"

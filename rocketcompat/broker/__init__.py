@@ -1,0 +1,4 @@
+"""RocketMQ's broker and its consumers in the process, without a network, over an open store.
+
+Reading order: allocation, timers, pulling, tables, members, broker.
+"""

@@ -1,0 +1,146 @@
+"""The real classes decide: how queues are shared, and the tables of a broker in both directions."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import rocketcompat
+from bench.real.drivers import (
+    ROCKETMQ_VERSIONS,
+    DriverUnavailable,
+    RocketBrokerDriver,
+    RocketClientDriver,
+    of_kind,
+)
+from rocketcompat import Message
+from rocketcompat.broker.allocation import (
+    MessageQueue,
+    allocated,
+    average,
+    by_configuration,
+    by_machine_room,
+    circle,
+    consistent_hash,
+    machine_room_nearby,
+    queue_by_hash,
+)
+from rocketcompat.broker.broker import Broker
+from rocketcompat.files.broker_config import SubscriptionGroupConfig
+from tests.compat.interop.rocket_messages import config
+from tubestore.errors import InvalidMessage
+
+pytestmark = [pytest.mark.gate, pytest.mark.interop]
+
+
+@pytest.fixture(scope="module", params=ROCKETMQ_VERSIONS)
+def client(request: pytest.FixtureRequest) -> RocketClientDriver:
+    try:
+        return RocketClientDriver(request.param)
+    except DriverUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def real_broker() -> RocketBrokerDriver:
+    try:
+        return RocketBrokerDriver()
+    except DriverUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def share(name: str, client_id: str, queues: list[MessageQueue], clients: list[str]) -> list[str]:
+    kind, _, argument = name.partition("/")
+    in_order = sorted(queues)
+    strategy = {
+        "average": lambda: average,
+        "circle": lambda: circle,
+        "by_configuration": lambda: by_configuration(in_order[: len(in_order) // 2]),
+        "by_machine_room": lambda: by_machine_room(argument.split("+")),
+        "consistent_hash": lambda: consistent_hash(int(argument)),
+        "machine_room_nearby": lambda: machine_room_nearby(
+            average, lambda q: q.broker_name.split("@")[0], lambda c: c.split("-")[0]
+        ),
+    }[kind]()
+    got = allocated(strategy, "group", client_id, queues, clients)
+    return [f"{q.topic}:{q.broker_name}:{q.queue_id}" for q in got]
+
+
+NAMES = (
+    "average", "circle", "by_configuration", "by_machine_room/r1+r3", "consistent_hash/10",
+    "consistent_hash/0", "consistent_hash/3", "machine_room_nearby",
+)  # fmt: skip
+
+
+def test_queues_are_shared_as_the_real_classes_share_them(client: RocketClientDriver) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    cases, wanted = [], []
+    for _ in range(400):
+        name = chance.choice(NAMES)
+        brokers = chance.sample(["r1@b", "r2@b", "r3@b", "r1@b@c", "plain"], chance.randint(1, 3))
+        queues = [
+            MessageQueue("topic", broker, number)
+            for broker in brokers
+            for number in range(chance.randint(0, 12))
+        ]
+        clients = [f"r{chance.randint(1, 4)}-{n}@{n * 7}" for n in range(chance.randint(0, 6))]
+        if clients and chance.random() < 0.1:
+            clients.append(clients[0])  # one that is in the list twice
+        own = chance.choice([*clients, "r1-unknown", ""])
+        chance.shuffle(queues)
+        texts = [f"{q.topic}:{q.broker_name}:{q.queue_id}" for q in queues]
+        cases.append((name, own, ",".join(clients), ",".join(texts)))
+        try:
+            row = {"kind": "allocated", "queues": share(name, own, queues, clients)}
+        except InvalidMessage:
+            row = {"kind": "refused"}
+        wanted.append(row)
+    for case, found, want in zip(cases, client.ask("allocate", cases), wanted, strict=True):
+        assert want == found, case
+
+
+def test_a_key_has_the_queue_that_the_real_selector_chooses(client: RocketClientDriver) -> None:
+    keys = ["", "a", "order-7", "polygenelubricants", "Aa", "é", "\U0001f600", "x" * 50]
+    cases = [(key, queues) for key in keys for queues in (1, 3, 4, 1024)]
+    found = [row["queue"] for row in client.ask("hash", cases)]
+    assert found == [queue_by_hash(*case) for case in cases]
+
+
+def test_real_managers_read_our_tables_and_we_read_what_they_write(
+    real_broker: RocketBrokerDriver, tmp_path: Path
+) -> None:
+    with rocketcompat.open(tmp_path, "w", config()) as store, Broker(store) as broker:
+        broker.topics.create("orders", 4, order=True, attributes={"queue.type": "SimpleCQ"})
+        broker.send(Message("made", b"x"))
+        broker.groups.update(SubscriptionGroupConfig("mailers", retry_max_times=2))
+        broker.commit_offset("mailers", "orders", 3, 41)
+        broker.commit_offset("mailers", "orders", 0, 1 << 40)
+    rows = real_broker.tables(tmp_path, change=True)
+    assert of_kind(rows, "loaded") == [
+        {"kind": "loaded", "topics": True, "groups": True, "offsets": True}
+    ]
+    topics = {row["name"]: row for row in of_kind(rows, "topic")}
+    orders = {"read": 4, "write": 4, "perm": 6, "order": True}
+    assert orders.items() <= topics["orders"].items()
+    assert topics["orders"]["attributes"] == {"queue.type": "SimpleCQ"}
+    assert topics["made"]["write"] == 4
+    groups = {row["name"]: row for row in of_kind(rows, "group")}
+    assert groups["mailers"]["retryMaxTimes"] == 2
+    offsets = {row["place"]: row["queues"] for row in of_kind(rows, "offsets")}
+    assert offsets["orders@mailers"] == {"0": 1 << 40, "3": 41}
+    with rocketcompat.open(tmp_path, "w", config()) as store, Broker(store) as broker:
+        added = broker.topics.get("added")
+        assert (added.read_queue_nums, added.write_queue_nums) == (3, 5)
+        assert broker.topics.get("orders").order
+        assert broker.groups.get("broker-group").retry_max_times == 3
+        assert broker.query_offset("broker-group", "added", 2) == 77
+        broker.commit_offset("broker-group", "added", 2, 78)
+        broker.topics.create("last", 1)
+    rows = real_broker.tables(tmp_path)
+    offsets = {row["place"]: row["queues"] for row in of_kind(rows, "offsets")}
+    assert offsets["added@broker-group"] == {"2": 78}
+    assert "last" in {row["name"] for row in of_kind(rows, "topic")}
