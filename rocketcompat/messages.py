@@ -45,6 +45,9 @@ class Message:
     property string as it is to be on disk (then `tags` and `keys` must be left out).
     Times are ms since the epoch; without a `born_timestamp` it is the time of the put.
     Hosts are "address:port".
+
+    >>> Message("orders", b"...", tags="paid", keys=["o-1"], properties={"region": "eu"}).queue_id
+    0
     """
 
     topic: str
@@ -83,6 +86,13 @@ class MessageBatch:
 
     Each becomes an ordinary record. What the items leave out is the batch's,
     and the batch's properties are put behind each item's.
+
+    >>> import tempfile, rocketcompat
+    >>> batch = MessageBatch("orders", [BatchItem(b"one", tags="paid"), BatchItem(b"two")])
+    >>> with tempfile.TemporaryDirectory() as root, rocketcompat.open(root, mode="w") as store:
+    ...     put = store.put_messages(batch)
+    ...     print(put.status, put.queue_offset, len(put.physical_offsets))
+    PutStatus.PUT_OK 0 2
     """
 
     topic: str
@@ -99,7 +109,15 @@ class MessageBatch:
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """A record of the CommitLog, decoded; what was stored, unchanged."""
+    """A record of the CommitLog, decoded; what was stored, unchanged.
+
+    >>> import tempfile, rocketcompat
+    >>> with tempfile.TemporaryDirectory() as root, rocketcompat.open(root, mode="w") as store:
+    ...     put = store.put_message(Message("orders", b"...", tags="paid"))
+    ...     record = store.look_message(put.physical_offset)
+    ...     print(record.topic, record.body, record.properties, record.state)
+    orders b'...' {'TAGS': 'paid'} ok
+    """
 
     physical_offset: int
     size: int
@@ -187,7 +205,14 @@ class GetMessageStatus(Enum):
 
 
 class PutResult(NamedTuple):
-    """The place of a message, and what it survives."""
+    """The place of a message, and what it survives.
+
+    >>> import tempfile, rocketcompat
+    >>> with tempfile.TemporaryDirectory() as root, rocketcompat.open(root, mode="w") as store:
+    ...     put = store.put_message(Message("orders", b"..."))
+    ...     print(put.status, put.physical_offset, put.queue_offset)
+    PutStatus.PUT_OK 0 0
+    """
 
     status: PutStatus
     physical_offset: int

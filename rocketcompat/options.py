@@ -84,6 +84,10 @@ class MessageStoreConfig:
     record as RocketMQ does; "tubestore" never cuts good data, D7), `layouts` (which
     structures the dispatcher feeds) and the bounds of the dispatcher. Shards have the defaults of
     `tubestore.StoreOptions`; no option here changes those.
+
+    >>> config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
+    >>> config.changed(mapped_file_size_commit_log=1 << 20).mapped_file_size_commit_log
+    1048576
     """
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE

@@ -90,7 +90,14 @@ class Ack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchAck:
-    """The places of the rows of a batch: int32 and int64 columns, in the order of the rows."""
+    """The places of the rows of a batch: int32 and int64 columns, in the order of the rows.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     acks = store.create_topic("t").append_batch({"body": [b"one", b"two"]})
+    ...     print(len(acks), acks.offsets.to_pylist(), [ack.durability for ack in acks])
+    2 [0, 28] ['page_cache', 'page_cache']
+    """
 
     partitions: pa.Int32Array
     offsets: pa.Int64Array
@@ -108,7 +115,16 @@ class BatchAck:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it was read. `received_time` in ms; `body` None if it is unreadable."""
+    """One message as it was read. `received_time` in ms; `body` None if it is unreadable.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     topic = store.create_topic("t")
+    ...     ack = topic.append(b"one", filter_item="red", attributes={"lang": "en"})
+    ...     message = topic.message_at(ack.partition, ack.offset)
+    ...     print(message.body, message.filter_item, message.attributes["lang"], message.state)
+    b'one' red en ok
+    """
 
     topic: str
     partition: int
@@ -154,6 +170,16 @@ class Page(_Rows):
     `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
     after the last message at the time of the call. `truncated`: whether a limit ended the
     page before the end. Reads as an Arrow stream as often as one likes.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     topic = store.create_topic("t")
+    ...     _ = topic.append_batch({"body": [b"one", b"two", b"three"]})
+    ...     page = topic.read(0, limit=2)
+    ...     print(page, page.table["body"].to_pylist())
+    ...     print([message.body for message in topic.read(0, page.next_offset)])
+    Page(2 messages, next_offset=56, end_offset=84, truncated=True) [b'one', b'two']
+    [b'three']
     """
 
     __slots__ = ("end_offset", "next_offset", "truncated")

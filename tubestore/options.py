@@ -33,7 +33,14 @@ def check_durability(value: str) -> Durability:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Settings of one process's use of a store; nothing of it is on disk."""
+    """Settings of one process's use of a store, as `tubestore.open` takes them; none is on disk.
+
+    >>> StoreOptions(durability="fsync", sync_after_ms=1000).durability
+    'fsync'
+    >>> StoreOptions(flush_workers=0)
+    Traceback (most recent call last):
+    ValueError: flush_workers = 0: too small
+    """
 
     durability: Durability = "page_cache"
     on_damage: OnDamage = "isolate"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rocketcompat
+from rocketcompat import messages, options
 from rocketcompat.messages import BatchItem, Message, MessageBatch
 from rocketcompat.store import default_message_store, reader
 from tests.support.rocket.inside import dispatcher_of, parts_of
@@ -41,6 +42,10 @@ VERDICT = "delete due_ms modified_ms path reason size start"
 PUBLISHED = "data_size end job_id number replayed rows start"
 RECOVERED = """
     clean cut_bytes damages dropped index_verified_from log_end own quarantine reason verified_from
+"""
+
+EXAMPLES = """
+    DefaultMessageStore Message MessageBatch MessageRecord MessageStoreConfig PutResult StoreReader
 """
 
 HELD: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -95,11 +100,16 @@ def test_each_public_method_has_a_docstring(kind: type) -> None:
         assert name == "mode" or getattr(kind, name).__doc__, name
 
 
-@pytest.mark.parametrize("module", [rocketcompat, reader, default_message_store])
+@pytest.mark.parametrize("module", [rocketcompat, reader, default_message_store, messages, options])
 def test_the_examples_of_open_and_of_each_store_do_what_they_show(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted >= 2
     assert not found.failed
+
+
+@pytest.mark.parametrize("name", EXAMPLES.split())
+def test_the_classes_that_users_hold_or_make_have_an_example(name: str) -> None:
+    assert ">>> " in getattr(rocketcompat, name).__doc__
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITER.split()) - {"recovered"}))

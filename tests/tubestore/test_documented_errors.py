@@ -34,7 +34,7 @@ def consumed(store: Store, group: str | None) -> None:
         if group is not None:
             consumer.commit()
         consumer.rewind(1)
-        consumer.lag()
+        consumer.unread()
 
 
 #: The public calls that touch files, each on a store that has messages and was opened anew.

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import tubestore
+from tubestore import messages, options
 from tubestore.groups import consumer
-from tubestore.store import manager, topic
+from tubestore.store import leases, manager, topic
 from tubestore.testing import MemoryVfs
 
 Store = tubestore.MessageStoreManager
@@ -36,8 +37,12 @@ ANSWER = "code delta last_data_offset max_offset request_offset size success tab
 
 POLLED = "removed table"
 CONSUMER = """
-    assignment close commit group interrupt lag member messages pause paused poll positions resume
-    rewind root seek seek_time
+    assignment close commit group interrupt member messages pause paused poll positions resume
+    rewind root seek seek_time unread
+"""
+
+EXAMPLES = """
+    BatchAck Consumer Lease Message MessageStoreManager Page StoreOptions Topic
 """
 
 HELD: dict[str, tuple[Callable[[Store], Any], str]] = {
@@ -71,11 +76,17 @@ def test_an_object_that_users_hold_shows_only_documented_names(store: Store, hel
     assert public(make(store)) == sorted(names.split())
 
 
-@pytest.mark.parametrize("module", [tubestore, manager, topic, consumer])
+@pytest.mark.parametrize("module", [tubestore, manager, topic, consumer, messages, leases, options])
 def test_the_examples_of_open_and_of_each_class_do_what_they_show(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted >= 2
     assert not found.failed
+
+
+@pytest.mark.parametrize("name", EXAMPLES.split())
+def test_the_classes_that_users_hold_or_make_have_an_example(name: str) -> None:
+    held = {**vars(leases), **vars(tubestore)}.get(name) or getattr(tubestore, name)
+    assert ">>> " in held.__doc__
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def _partitions(group: Membership, positions: Positions, source: Source) -> list
             for number in numbers:
                 if number in known:
                     feed.add(number, known[number])
-            lags = {} if view is None else feed.lag(view)
+            lags = {} if view is None else feed.unread(view)
             end = 0 if view is None else view.index_end
             rows += [
                 GroupPartition(

@@ -673,8 +673,11 @@ class Consumer:
                 self._add(partition, position)
 
     @documented
-    def lag(self) -> dict[Partition, int]:
-        """Return how many messages each partition has that this consumer has not read."""
+    def unread(self) -> dict[Partition, int]:
+        """Return how many messages each partition has that this consumer has not read.
+
+        A group's lag (`store.describe_group`) counts those that it has not committed.
+        """
         with self._lock:
             self._check_open()
             found: dict[Partition, int] = {}
@@ -685,13 +688,13 @@ class Consumer:
                 if view is None:
                     found |= {(key[0], number): 0 for number in feed.partitions()}
                 else:
-                    found |= {(key[0], n): count for n, count in feed.lag(view).items()}
+                    found |= {(key[0], n): count for n, count in feed.unread(view).items()}
                 waiting = ShardFeed(*key)
                 for (topic, number), position in self._paused.items():
                     if (topic, number // PARTITIONS_PER_STORE) == key:
                         waiting.add(number, position)
                 if view is not None:
-                    found |= {(key[0], n): count for n, count in waiting.lag(view).items()}
+                    found |= {(key[0], n): count for n, count in waiting.unread(view).items()}
             return dict(sorted(found.items()))
 
     # -- life --------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class ShardFeed:
 
     # -- how much is left --------------------------------------------------------------------
 
-    def lag(self, view: ShardView) -> dict[int, int]:
+    def unread(self, view: ShardView) -> dict[int, int]:
         """Return how many messages each partition has from its position on."""
         found = dict.fromkeys(self.partitions(), 0)
         if self._cursor >= 0 and len(self._laggards) < len(found):

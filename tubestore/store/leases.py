@@ -106,7 +106,16 @@ def _parse(path: str, data: bytes) -> LeaseRecord | None:
 
 
 class Lease:
-    """A lease that this process holds; a context manager that releases it. Thread-safe."""
+    """A lease that this process holds; a context manager that releases it. Thread-safe.
+
+    >>> import tempfile, tubestore
+    >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
+    ...     _ = store.create_topic("t").append(b"one")
+    ...     with store.lease(["t"], ttl="10m", holder="a scan") as lease:
+    ...         print(lease.holder, lease.ttl_ms, lease.offsets)
+    ...         lease.renew()
+    a scan 600000 {'t-0': 0}
+    """
 
     def __init__(
         self,

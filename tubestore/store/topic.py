@@ -208,9 +208,9 @@ class Topic:
 
         `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
         `end`: received at or after, received before. `verify` compares checksums, and entries with
-        records. With `on_damage="raise"` an unreadable message raises CorruptRecord; else it is a
-        row with a `state` other than "ok". OffsetOutOfRange below the first kept offset or beyond
-        the end.
+        records. An unreadable message is a row with a `state` other than "ok"; a store that was
+        opened with `on_damage="raise"` raises CorruptRecord instead. OffsetOutOfRange below the
+        first kept offset or beyond the end.
 
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file. The

@@ -69,7 +69,7 @@ def test_messages_of_a_partition_come_in_order_and_once(store: Store) -> None:
             for message in polled:
                 seen.setdefault(message.partition, []).append(int(message.body or b""))
         assert seen == {n: list(range(n, 40, 4)) for n in range(4)}
-        assert consumer.lag() == {("t", n): 0 for n in range(4)}
+        assert consumer.unread() == {("t", n): 0 for n in range(4)}
 
 
 def test_bytes_and_columns_and_filters_bound_what_comes(store: Store) -> None:
@@ -477,7 +477,7 @@ def test_pause_and_resume_leave_a_partition_where_it_is(store: Store) -> None:
         consumer.pause([("t", 1), ("t", 2)])
         assert consumer.paused == [("t", 1), ("t", 2)]
         assert {m.partition for m in consumer.poll()} <= {0, 3}
-        assert consumer.lag()[("t", 1)] == 2
+        assert consumer.unread()[("t", 1)] == 2
         consumer.resume([("t", 1)])
         assert {m.partition for m in consumer.poll()} == {1}
         consumer.resume()
