@@ -34,7 +34,7 @@ dump inspect.dump
 exchange transfer.exchange
 findings check.findings
 flush store.flush
-follower dispatch.follower
+follower dispatch.protocols
 index_examination index.examine
 index_file index.index_file
 index_geometry inspect.index_geometry

@@ -108,3 +108,13 @@ def test_a_page_has_no_banned_word(page: str) -> None:
     words = words_of_page((ROOT / page).read_text())
     found_in = [f"{page}:{line}: {word}" for line, word in words]
     assert not found_in, "\n".join([f"{len(found_in)} words:", *found_in])
+
+
+@pytest.mark.parametrize("package", ["tubestore", "rocketcompat"])
+def test_no_two_classes_of_a_package_have_the_same_name(package: str) -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -138,7 +138,7 @@ class Message:
     state: str = STATE_OK
 
 
-class _Rows:
+class _ArrowRows:
     """Rows as Arrow batches of one schema; they read as a stream as often as one likes."""
 
     __slots__ = ("_batches", "_schema", "_table")
@@ -164,7 +164,7 @@ class _Rows:
         return messages_of(self._batches)
 
 
-class Page(_Rows):
+class Page(_ArrowRows):
     """The answer to one read: rows as Arrow, and where to go on.
 
     `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
@@ -213,7 +213,7 @@ class FoundInShard(NamedTuple):
     batches: list[pa.RecordBatch]
 
 
-class PageSet(_Rows):
+class PageSet(_ArrowRows):
     """The answer to one read of many partitions: their rows as Arrow, and where each goes on.
 
     `next_offset`, `end_offset`, `truncated`: dicts by partition, as of a `Page`; give `next_offset`
@@ -264,7 +264,7 @@ class Removed:
     first: int
 
 
-class Polled(_Rows):
+class Polled(_ArrowRows):
     """The answer to a poll of a consumer: messages as Arrow, those of each partition in order.
 
     Reads as an Arrow stream as often as one likes; iterating gives one `Message` a row (needs all

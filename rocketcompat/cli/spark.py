@@ -26,7 +26,7 @@ app = spark_app("Jobs over RocketMQ stores in Spark.")
 _HOUR, _TOPIC = stats_columns("queue_id", "queues")
 
 
-class StructureName(enum.StrEnum):
+class SparkStructure(enum.StrEnum):
     """What is built in Spark."""
 
     CONSUMEQUEUE = "consumequeue"
@@ -84,7 +84,7 @@ def rebuild(
     given: JobRun,
     root: StoreArgument,
     structure: Annotated[
-        list[StructureName] | None,
+        list[SparkStructure] | None,
         typer.Argument(metavar="STRUCTURE", help="What to build anew; without any: all."),
     ] = None,
     quarantine: QuarantineOption = None,

@@ -24,7 +24,7 @@ QueuePlace = tuple[tuple[str, int], int]
 _TRUSTED_SIZE = 64 * 1024
 
 
-class LogPart(Protocol):
+class LogBytes(Protocol):
     """What a read asks of the CommitLog."""
 
     @property
@@ -47,7 +47,7 @@ class LogPart(Protocol):
         """Read bytes as they are, fewer where there are no more."""
 
 
-class ReadableLog(LogPart, Protocol):
+class ReadableLog(LogBytes, Protocol):
     """A log with its files: the CommitLog, or a directory as far as it counts."""
 
     @property
@@ -88,7 +88,7 @@ def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True)
 
 
 def read_unit(
-    log: LogPart, physical_offset: int, size: int, queue: tuple[str, int], number: int
+    log: LogBytes, physical_offset: int, size: int, queue: tuple[str, int], number: int
 ) -> MessageRecord | CorruptRecord | None:
     """Return the record that a unit points to, why it cannot be read, or None if it is gone.
 
@@ -132,7 +132,7 @@ def foreign_record(
 
 
 def _read_sized(
-    log: LogPart, physical_offset: int, size: int
+    log: LogBytes, physical_offset: int, size: int
 ) -> MessageRecord | CorruptRecord | None:
     """Return the record of `size` bytes at a place, why it cannot be read, None if it is gone."""
     if size == CQ_PRE_FILL_SIZE or not log.min_offset <= physical_offset < log.max_offset:
@@ -162,13 +162,13 @@ def lost_message(record: MessageRecord) -> CorruptRecord:
     return CorruptRecord("commitlog", record.physical_offset, LOST_REASON)
 
 
-def read_record(log: LogPart, physical_offset: int) -> MessageRecord | None:
+def read_record(log: LogBytes, physical_offset: int) -> MessageRecord | None:
     """Return the sound record that starts at a physical offset, None where there is none."""
     found = read_found(log, physical_offset)
     return found if isinstance(found, MessageRecord) else None
 
 
-def read_found(log: LogPart, physical_offset: int) -> MessageRecord | CorruptRecord | None:
+def read_found(log: LogBytes, physical_offset: int) -> MessageRecord | CorruptRecord | None:
     """Return the record that starts at a physical offset, or why it cannot be read.
 
     None where no record of this place starts.
@@ -184,7 +184,7 @@ def read_found(log: LogPart, physical_offset: int) -> MessageRecord | CorruptRec
     return _read_sized(log, physical_offset, prefix.total_size)
 
 
-def store_timestamp_at(log: LogPart, physical_offset: int) -> int | None:
+def store_timestamp_at(log: LogBytes, physical_offset: int) -> int | None:
     """Return the store time in the head of the record at this place; None if none starts there."""
     if not log.min_offset <= physical_offset < log.max_offset:
         return None

@@ -1,6 +1,6 @@
 """One dispatcher that hands what was put to the structures built from the log.
 
-Reading order: follower, feed, gatherer, dispatcher.
+Reading order: protocols, feed, gatherer, dispatcher.
 """
 
 from __future__ import annotations

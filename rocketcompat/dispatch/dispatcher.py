@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.feed import LogFeed
-from rocketcompat.dispatch.follower import Receiver
 from rocketcompat.dispatch.gatherer import QUIET_SECONDS, Gatherer
+from rocketcompat.dispatch.protocols import Receiver
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock

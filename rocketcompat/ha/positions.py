@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Place(Enum):
+class SlavePlace(Enum):
     """The place of a slave's end in relation to the master's log."""
 
     EMPTY = "empty"
@@ -30,7 +30,7 @@ class Place(Enum):
 class Start(NamedTuple):
     """The answer to a first report; without an `offset` the slave is refused for the `reason`."""
 
-    place: Place
+    place: SlavePlace
     offset: int | None
     reason: str = ""
 
@@ -47,18 +47,18 @@ def start_for(requested: int, span: Span, *, full: bool) -> Start:
     """Return where to begin for a slave with the first report `requested`."""
     if requested == 0:
         last = span.max_offset - span.max_offset % span.file_size
-        return Start(Place.EMPTY, span.min_offset if full else max(last, span.min_offset))
+        return Start(SlavePlace.EMPTY, span.min_offset if full else max(last, span.min_offset))
     if requested > span.max_offset:
         reason = (
             f"the slave's log ends at {requested}, {requested - span.max_offset} bytes behind this"
             f" log's end at {span.max_offset}: it has messages that this master lacks."
             " Make it the master, or let it follow with an empty root"
         )
-        return Start(Place.AHEAD, None, reason)
+        return Start(SlavePlace.AHEAD, None, reason)
     if requested < span.min_offset:
         reason = (
             f"the slave's log ends at {requested}, and this log begins at {span.min_offset}: what"
             " lies between was deleted. Let it follow with an empty root"
         )
-        return Start(Place.BEHIND, None, reason)
-    return Start(Place.INSIDE, requested)
+        return Start(SlavePlace.BEHIND, None, reason)
+    return Start(SlavePlace.INSIDE, requested)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketcompat.commitlog.reads import LogPart, read_found, read_record
+from rocketcompat.commitlog.reads import LogBytes, read_found, read_record
 from rocketcompat.index.items import key_hash
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.parts import Found, IndexPart, StoreParts
@@ -73,7 +73,7 @@ def query_message(
 
 
 def _query_by_hash(
-    log: LogPart, index: IndexPart, hash_of_key: int, count_max: int, begin: int, end: int
+    log: LogBytes, index: IndexPart, hash_of_key: int, count_max: int, begin: int, end: int
 ) -> QueryMessageResult:
     """Answer as RocketMQ: up to three rounds, each ending before the oldest found."""
     entries: list[tuple[int, MessageRecord]] = []

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rocketcompat.commitlog.reads import LogPart, lost_message
+from rocketcompat.commitlog.reads import LogBytes, lost_message
 from rocketcompat.formats import STATE_OK
 from rocketcompat.messages import MessageRecord
 from rocketcompat.options import MessageStoreConfig
@@ -73,7 +73,7 @@ class StoreParts(Protocol):
     """The parts of a store that reads work on; queues and index are None when switched off."""
 
     @property
-    def commit_log(self) -> LogPart:
+    def commit_log(self) -> LogBytes:
         """The log."""
 
     @property

@@ -58,21 +58,23 @@ _NARROW = (pa.binary(), pa.string())
 _TEXTS = frozenset({"tags", "keys", "properties"})
 
 
-class Given(NamedTuple):
+class GivenMessages(NamedTuple):
     """Messages as columns, each one array; those that are missing or of type null are not there."""
 
     rows: int
     columns: dict[str, Any]
 
-    def part(self, first: int, end: int) -> Given:
+    def part(self, first: int, end: int) -> GivenMessages:
         """Return some rows, copied out."""
         places = pa.array(np.arange(first, end))
-        return Given(end - first, {name: c.take(places) for name, c in self.columns.items()})
+        return GivenMessages(
+            end - first, {name: c.take(places) for name, c in self.columns.items()}
+        )
 
 
-def given_in(messages: Any) -> Given:
+def given_in(messages: Any) -> GivenMessages:
     """Take the columns in; unknown ones are refused, since they would be lost."""
-    if isinstance(messages, Given):
+    if isinstance(messages, GivenMessages):
         return messages
     try:
         table = pa.table(messages)
@@ -90,14 +92,14 @@ def given_in(messages: Any) -> Given:
         kind = properties.type
         if not pa.types.is_map(kind) or _is_number(kind.item_type) or _is_number(kind.key_type):
             raise InvalidMessage(f"properties: {kind} is neither text nor a map of texts")
-    return Given(table.num_rows, columns)
+    return GivenMessages(table.num_rows, columns)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _texts(table: Given, name: str) -> Any:
+def _texts(table: GivenMessages, name: str) -> Any:
     """Return a column of texts; None if it is missing."""
     column = table.columns.get(name)
     if column is None:
@@ -112,7 +114,7 @@ def _texts(table: Given, name: str) -> Any:
         raise InvalidMessage(f"{name}: {column.type} is not a text") from None
 
 
-def topics_of(table: Given, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
+def topics_of(table: GivenMessages, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
     """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
     column = table.columns.get("topic")
     names, codes = _distinct(column) or _distinct_of_texts(_texts(table, "topic"))
@@ -164,7 +166,7 @@ def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:
     return encoded.dictionary.to_pylist(), codes
 
 
-def bodies_of(table: Given) -> Any:
+def bodies_of(table: GivenMessages) -> Any:
     """Return the bodies as a large binary column that starts at 0."""
     column = table.columns.get("body")
     if column is None:
@@ -177,7 +179,7 @@ def bodies_of(table: Given) -> Any:
         raise InvalidMessage(f"body: {column.type} is not bytes") from None
 
 
-def properties_of(table: Given, config: MessageStoreConfig) -> Any:
+def properties_of(table: GivenMessages, config: MessageStoreConfig) -> Any:
     """Return the property strings as bytes; checked, with room for a checksum if one is written."""
     if _TEXTS.isdisjoint(table.columns) and not config.enabled_append_prop_crc:
         return even_binary(table.rows, 0, pa.py_buffer(b""))
@@ -196,7 +198,7 @@ def properties_of(table: Given, config: MessageStoreConfig) -> Any:
     return raw
 
 
-def property_texts(table: Given, config: MessageStoreConfig) -> Any:
+def property_texts(table: GivenMessages, config: MessageStoreConfig) -> Any:
     """Return the property strings as a column of texts, in the order KEYS, TAGS, the others."""
     parts = []
     for name, column in ((PROPERTY_KEYS, _keys(table)), (PROPERTY_TAGS, _texts(table, "tags"))):
@@ -227,7 +229,7 @@ def property_texts(table: Given, config: MessageStoreConfig) -> Any:
     return pc.utf8_rtrim(joined, PROPERTY_SEPARATOR)
 
 
-def message_of(table: Given, config: MessageStoreConfig) -> Message:
+def message_of(table: GivenMessages, config: MessageStoreConfig) -> Message:
     """Return the only row as a message."""
     given: dict[str, Any] = {}
     for name in ("topic", "born_host", "store_host"):
@@ -246,7 +248,7 @@ def message_of(table: Given, config: MessageStoreConfig) -> Message:
     )
 
 
-def rows_alone(table: Given, config: MessageStoreConfig) -> list[int]:
+def rows_alone(table: GivenMessages, config: MessageStoreConfig) -> list[int]:
     """Return the rows that are put one by one, since their queue offsets are in their properties.
 
     Inner batches, and messages with units in several queues.
@@ -257,7 +259,7 @@ def rows_alone(table: Given, config: MessageStoreConfig) -> list[int]:
     return sorted({*rows, *several.tolist()}) if len(several) else rows
 
 
-def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
+def inner_rows(table: GivenMessages, config: MessageStoreConfig) -> list[int]:
     """Return the rows that are inner batches, where the flag has that meaning (spec §1.11)."""
     if "sys_flag" not in table.columns:
         return []
@@ -269,7 +271,7 @@ def inner_rows(table: Given, config: MessageStoreConfig) -> list[int]:
     return [row for row in rows if topics[row].as_py() in config.batch_topics]
 
 
-def may_be_delayed(table: Given) -> Int64s:
+def may_be_delayed(table: GivenMessages) -> Int64s:
     """Return the rows that have a delay level, or may have one in their properties."""
     found = _has_in_properties(table, PROPERTY_DELAY)
     if "delay_level" in table.columns:
@@ -277,7 +279,7 @@ def may_be_delayed(table: Given) -> Int64s:
     return np.flatnonzero(found)
 
 
-def levels_of_stored(table: Given) -> Int64s:
+def levels_of_stored(table: GivenMessages) -> Int64s:
     """Return each row's `delay_level`; rows that a store had put aside are not delayed again.
 
     These have `NOT_DELAYED`: they wait for their delivery, or have their topic in a property.
@@ -288,7 +290,7 @@ def levels_of_stored(table: Given) -> Int64s:
     return np.where(found, NOT_DELAYED, 0)
 
 
-def _has_in_properties(table: Given, name: str, *, regex: bool = False) -> Any:
+def _has_in_properties(table: GivenMessages, name: str, *, regex: bool = False) -> Any:
     """Return a mask: rows that have `name` anywhere in their properties' text, or match it."""
     given = table.columns.get("properties")
     if given is None:
@@ -309,7 +311,7 @@ def _with_room_for_crcs(properties: Any) -> Any:
     return pc.binary_join_element_wise(properties, pc.if_else(ended, empty, separator), room, empty)
 
 
-def _keys(table: Given) -> Any:
+def _keys(table: GivenMessages) -> Any:
     """Return the keys of each row as one text, null without any."""
     column = table.columns.get("keys")
     if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
@@ -341,7 +343,7 @@ def _refuse_separator(column: Any, separator: str, name: str) -> None:
         raise InvalidMessage(f"{name}: a value contains {separator!r}, which separates them")
 
 
-def numbers_of(table: Given, name: str, least: int, most: int) -> Any:
+def numbers_of(table: GivenMessages, name: str, least: int, most: int) -> Any:
     """Return a column of whole numbers, checked against the field's range."""
     column = table.columns.get(name)
     if column is None:
@@ -387,7 +389,7 @@ def times_of(column: Any) -> Any:
         raise InvalidMessage(f"born_timestamp: {column.type} is not a time") from None
 
 
-def hosts_of_rows(table: Given, name: str, default: str) -> tuple[list[bytes], Int64s]:
+def hosts_of_rows(table: GivenMessages, name: str, default: str) -> tuple[list[bytes], Int64s]:
     """Return the distinct hosts as on disk, and which of them each row has."""
     column = _texts(table, name)
     if column is None:
@@ -420,7 +422,7 @@ def sizes_of(column: Any) -> Int64s:
     return found
 
 
-def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
+def put_aside(messages: Any, config: MessageStoreConfig) -> GivenMessages:
     """Rewrite the delayed rows of messages given as columns to the schedule topic."""
     table = given_in(messages)
     rows = may_be_delayed(table)
@@ -447,4 +449,4 @@ def put_aside(messages: Any, config: MessageStoreConfig) -> Given:
     }
     replaced = {*changed, "tags", "keys", "delay_level"}
     kept = {name: column for name, column in table.columns.items() if name not in replaced}
-    return Given(table.rows, {**kept, **changed})
+    return GivenMessages(table.rows, {**kept, **changed})

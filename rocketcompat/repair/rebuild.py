@@ -20,7 +20,7 @@ from typing import Any
 
 from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.walk import ENDS, Gap, Gaps
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.dispatcher import ReputMessageService
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.store.cleaning import (
     DiskUse,
     FileVerdict,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.dispatcher import ReputMessageService
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.mapped_file_queue import PAGE
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, QueueKey

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.misplaced import lost_begin
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
 from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import Progress, ProgressFile

@@ -31,7 +31,7 @@ from rocketcompat.record.delays import delayed
 from rocketcompat.record.encode import EncodedColumns, encode_columns
 from rocketcompat.record.fields import check_fields, fault_of
 from rocketcompat.record.given import (
-    Given,
+    GivenMessages,
     message_of,
     put_aside,
     rows_alone,
@@ -133,7 +133,7 @@ class PutPath:
             status = self._settled(durability, end, first, encoded)
         return _placed(physical_offsets, queue_offsets, encoded.sizes, timestamp, status)
 
-    def _parts(self, table: Given, alone: list[int]) -> list[Prepared | EncodedColumns]:
+    def _parts(self, table: GivenMessages, alone: list[int]) -> list[Prepared | EncodedColumns]:
         """Return prepared rows, in order: those that go alone, and the columns between them."""
         parts: list[Prepared | EncodedColumns] = []
         for before, row in pairwise((-1, *alone, table.rows)):

@@ -53,7 +53,7 @@ from rocketcompat.commitlog.ending import (
 from rocketcompat.commitlog.misplaced import holds_foreign_record, lost_files
 from rocketcompat.commitlog.walk import NO_GAPS, NOWHERE, Gap, Gaps, gap_of
 from rocketcompat.dispatch.dispatcher import ReputMessageService
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,

@@ -49,7 +49,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.given import (
-    Given,
+    GivenMessages,
     given_in,
     inner_rows,
     levels_of_stored,
@@ -180,7 +180,9 @@ def _check_numbered(table: pa.Table) -> None:
             raise InvalidMessage(f"{name}: needed to keep offsets, and a row has none")
 
 
-def _check_bases(table: Given, offsets: pa.ChunkedArray, config: MessageStoreConfig) -> None:
+def _check_bases(
+    table: GivenMessages, offsets: pa.ChunkedArray, config: MessageStoreConfig
+) -> None:
     """Refuse inner batches that do not match their queue offset, or where none can be."""
     for row in inner_rows(table, config):
         message = message_of(table.part(row, row + 1), config)

@@ -20,8 +20,8 @@ import pytest
 from tests.proof.explorer.explore import seed_of_run
 from tubestore.errors import MemberFenced
 from tubestore.groups.assignment import STRATEGIES, Partition, Strategy
-from tubestore.groups.membership import Member, Membership, Owned, Shape
-from tubestore.groups.positions import Positions, Rows, encode_frame, frames_in
+from tubestore.groups.membership import Member, Membership, Owned, TopicShape
+from tubestore.groups.positions import PositionRows, Positions, encode_frame, frames_in
 
 SESSION_MS = 1000
 QUICK, SLOW = 300, 10_000
@@ -53,7 +53,7 @@ class World:
         self.strategy_name = random.choice(list(STRATEGIES))
         self.strategy: Strategy = STRATEGIES[self.strategy_name]
         self.shapes = {
-            f"t{n}": Shape(random.randrange(1, 4), random.randrange(1, 3))
+            f"t{n}": TopicShape(random.randrange(1, 4), random.randrange(1, 3))
             for n in range(random.randrange(1, 4))
         }
         self.logs: dict[Partition, int] = defaultdict(int)
@@ -79,11 +79,11 @@ class World:
 
     def grow(self) -> None:
         if self.random.random() < 0.3:
-            self.shapes[f"t{len(self.shapes)}"] = Shape(1)
+            self.shapes[f"t{len(self.shapes)}"] = TopicShape(1)
         else:
             topic = self.random.choice(list(self.shapes))
             shape = self.shapes[topic]
-            self.shapes[topic] = Shape(shape.partitions + 1, shape.stores)
+            self.shapes[topic] = TopicShape(shape.partitions + 1, shape.stores)
 
     def join(self) -> None:
         self.born += 1
@@ -171,7 +171,7 @@ class World:
         frame = self.positions.change(
             self.now,
             {
-                topic: Rows(0, ids[topic], np.array([*offsets.values()]))
+                topic: PositionRows(0, ids[topic], np.array([*offsets.values()]))
                 for topic, offsets in given.items()
             },
         )

@@ -180,7 +180,7 @@ def read(
     """
     from tubestore.cli import read as command
 
-    chosen = command.Chosen(partition, store_id, offset, filter_item, start, end, verify)
+    chosen = command.ReadRequest(partition, store_id, offset, filter_item, start, end, verify)
     command.read(root, topic, chosen, **how)
 
 

@@ -42,7 +42,7 @@ COLUMNS: tuple[Column, ...] = (
 _TEXT = ("partition", "offset", "received_time", "filter_item", "state", "body")
 
 
-class Chosen(NamedTuple):
+class ReadRequest(NamedTuple):
     """Which messages are wanted, as the user wrote it."""
 
     partition: int | None
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
     verify: bool
 
 
-def read(root: str, topic: str, chosen: Chosen, *, out: str | None, **how: Any) -> None:
+def read(root: str, topic: str, chosen: ReadRequest, *, out: str | None, **how: Any) -> None:
     """Print the messages that are wanted."""
     offset = _parse_offset(chosen)
     bounds = {
@@ -89,7 +89,7 @@ def _text_place(column: Column) -> int:
     return _TEXT.index(column.name)
 
 
-def _parse_offset(chosen: Chosen) -> int | str:
+def _parse_offset(chosen: ReadRequest) -> int | str:
     text = chosen.offset
     if text in ("earliest", "latest"):
         if text == "latest" and chosen.partition is None:
@@ -103,7 +103,7 @@ def _parse_offset(chosen: Chosen) -> int | str:
 
 
 def _pages(
-    topic: Topic, chosen: Chosen, offset: int | str, rows: int, bounds: dict[str, Any]
+    topic: Topic, chosen: ReadRequest, offset: int | str, rows: int, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     assert chosen.partition is not None
     position: Any = offset
@@ -116,7 +116,7 @@ def _pages(
 
 
 def _scan(
-    topic: Topic, chosen: Chosen, offset: int | str, bounds: dict[str, Any]
+    topic: Topic, chosen: ReadRequest, offset: int | str, bounds: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     wanted = make_filter(**bounds)
     columns = columns_for(ALL_COLUMNS, verify=chosen.verify)

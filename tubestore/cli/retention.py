@@ -32,7 +32,7 @@ COLUMNS = (
 _NOT_IN_TEXT = ("first_time", "path")
 
 
-class Chosen(NamedTuple):
+class RetentionRequest(NamedTuple):
     """What the user asked for, as written."""
 
     topic: str | None
@@ -42,7 +42,7 @@ class Chosen(NamedTuple):
 
 
 def retention(
-    root: str, chosen: Chosen, *, explain: bool, apply: bool, out: str | None, **how: Any
+    root: str, chosen: RetentionRequest, *, explain: bool, apply: bool, out: str | None, **how: Any
 ) -> None:
     """Print a row for each file that goes, or with `explain` for each there is."""
     if explain and apply:

@@ -129,5 +129,5 @@ def retention(
     """
     from tubestore.cli import retention as command
 
-    chosen = command.Chosen(topic, max_age, max_bytes, grace)
+    chosen = command.RetentionRequest(topic, max_age, max_bytes, grace)
     command.retention(root, chosen, explain=explain, apply=apply, **how)

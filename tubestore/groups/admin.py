@@ -17,7 +17,7 @@ from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError, UnknownTopic
 from tubestore.groups.assignment import Partition
-from tubestore.groups.consumer import Source
+from tubestore.groups.consumer import ConsumedStore
 from tubestore.groups.directory import (
     HEARTBEATS_FILE,
     GroupDirectory,
@@ -27,7 +27,7 @@ from tubestore.groups.directory import (
 from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.membership import Membership
-from tubestore.groups.positions import Positions, Rows
+from tubestore.groups.positions import PositionRows, Positions
 from tubestore.groups.settings import GroupSettings, read_settings
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading import positions as places
@@ -105,7 +105,7 @@ class Moved:
     after: int
 
 
-def describe(vfs: Vfs, files: GroupDirectory, source: Source) -> GroupDescription:
+def describe(vfs: Vfs, files: GroupDirectory, source: ConsumedStore) -> GroupDescription:
     """Return members, positions and lag of a group; InvalidMessage if there is none."""
     _check_there(files)
     group = files.peek()
@@ -148,7 +148,9 @@ def _check_there(files: GroupDirectory) -> None:
         raise InvalidMessage(f"no group {files.group!r} in this store")
 
 
-def _partitions(group: Membership, positions: Positions, source: Source) -> list[GroupPartition]:
+def _partitions(
+    group: Membership, positions: Positions, source: ConsumedStore
+) -> list[GroupPartition]:
     owners: dict[Partition, str] = {
         (topic, number): member.id
         for member in group.members.values()
@@ -195,7 +197,7 @@ def _received(view: ShardView | None, number: int, position: int) -> int | None:
 
 def reset(
     files: GroupDirectory,
-    source: Source,
+    source: ConsumedStore,
     clock: Clock,
     to: Place | None,
     time: Time | None,
@@ -237,7 +239,7 @@ def reset(
 
 def _set(
     files: GroupDirectory,
-    source: Source,
+    source: ConsumedStore,
     clock: Clock,
     wanted: Mapping[str, Mapping[int, int]],
     *,
@@ -261,7 +263,7 @@ def _set(
             files.log.begin_anew()
         files.log.refresh(locked=True)
         rows = {
-            topic: Rows(
+            topic: PositionRows(
                 source.topic_id(topic), np.array([*positions]), np.array([*positions.values()])
             )
             for topic, positions in wanted.items()
@@ -283,7 +285,7 @@ def export(groups: Iterable[GroupDirectory], now_ms: int) -> str:
 def import_positions(
     text: str,
     directory_of: Callable[[str], GroupDirectory],
-    source: Source,
+    source: ConsumedStore,
     clock: Clock,
     *,
     dry_run: bool,

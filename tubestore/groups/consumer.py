@@ -37,7 +37,7 @@ from tubestore.errors import (
 from tubestore.groups.assignment import Partition
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.member import GroupMember
-from tubestore.groups.membership import Shape
+from tubestore.groups.membership import TopicShape
 from tubestore.messages import Message, Polled, Removed
 from tubestore.options import ENTRY_SIZE, PARTITIONS_PER_STORE, Durability
 from tubestore.reading import positions as places
@@ -62,7 +62,7 @@ PartitionsCall = Callable[[list[Partition]], object]
 Key = tuple[str, int]
 
 
-class Source(Protocol):
+class ConsumedStore(Protocol):
     """What a consumer asks of its store."""
 
     @property
@@ -76,7 +76,7 @@ class Source(Protocol):
     def check_open(self) -> None:
         """Raise StoreClosed unless the store is open."""
 
-    def shapes(self) -> Mapping[str, Shape]:
+    def shapes(self) -> Mapping[str, TopicShape]:
         """Return the partitions of every topic as they are now."""
 
     def topic_id(self, topic: str) -> int:
@@ -122,7 +122,7 @@ class Consumer:
 
     def __init__(
         self,
-        source: Source,
+        source: ConsumedStore,
         settings: Settings,
         clock: Clock,
         *,

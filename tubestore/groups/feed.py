@@ -1,11 +1,11 @@
 """One shard as a consumer reads it: each partition at its own place, at the cost of what is new.
 
-All partitions of a shard share one sequence of offsets. The *stream* goes through the index entries
+All partitions of a shard share one sequence of offsets. The *front* goes through the index entries
 from the cursor on and takes those of the consumer's partitions: an idle partition costs nothing,
 however many there are. A partition that is behind the cursor is a *laggard*; it is read with the
-posting lists until it has reached the end, and joins the stream there.
+posting lists until it has reached the end, and joins the front there.
 
-`_next` has for each partition the first offset that it still wants. In the stream that may be below
+`_next` has for each partition the first offset that it still wants. In the front that may be below
 the cursor: between the two it has no message.
 
 No I/O of its own and no lock; the views that it is given read the files.
@@ -31,7 +31,7 @@ _NOT_READ = (1 << 63) - 1
 _LAGGARDS = 256
 
 
-class Taken(NamedTuple):
+class TakenRows(NamedTuple):
     """Rows of a shard; by partition where they begin and where it goes on; `more` may be there."""
 
     rows: list[Rows]
@@ -50,7 +50,7 @@ class ShardFeed:
         self._wanted = wanted
         self._next = np.full(16, _NOT_READ, np.int64)
         self._size = 0
-        #: Where the stream goes on; -1 before the first view.
+        #: Where the front goes on; -1 before the first view.
         self._cursor = -1
         #: Places of partitions behind the cursor, in the order of their turns.
         self._laggards: dict[int, None] = {}
@@ -124,22 +124,22 @@ class ShardFeed:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read(self, view: ShardView, limit: int, max_bytes: int) -> Taken:
+    def read(self, view: ShardView, limit: int, max_bytes: int) -> TakenRows:
         """Take up to `limit` messages, and no more bytes unless the first message has more."""
         if self._cursor < 0:
             self._begin(view)
         found = _Found(limit, max_bytes)
         if self._laggards:
-            self._read_laggards(view, found, streaming=self._cursor < view.index_end)
+            self._read_laggards(view, found, advancing=self._cursor < view.index_end)
         if not found.is_full:
-            self._read_stream(view, found)
+            self._read_front(view, found)
         more = bool(self._laggards) or self._cursor < view.index_end
-        return Taken(found.rows, found.starts, found.positions, found.count, found.size, more)
+        return TakenRows(found.rows, found.starts, found.positions, found.count, found.size, more)
 
     def _begin(self, view: ShardView) -> None:
-        """Choose where the stream begins: at the end, and those behind it are laggards.
+        """Choose where the front begins: at the end, and those behind it are laggards.
 
-        Partitions that all begin at one place, and are many of the shard's, are in the stream.
+        Partitions that all begin at one place, and are many of the shard's, are in the front.
         """
         read = np.flatnonzero(self._next != _NOT_READ)
         positions = self._next[read]
@@ -148,9 +148,9 @@ class ShardFeed:
         self._cursor = min(low, view.index_end) if together else view.index_end
         self._laggards = dict.fromkeys(read[positions < self._cursor].tolist())
 
-    def _read_laggards(self, view: ShardView, found: _Found, *, streaming: bool) -> None:
-        """Read some laggards in turn; half of the room is the stream's if it has something."""
-        end = limit = found.limit // 2 if streaming and found.limit > 1 else found.limit
+    def _read_laggards(self, view: ShardView, found: _Found, *, advancing: bool) -> None:
+        """Read some laggards in turn; half of the room is the front's if it has something."""
+        end = limit = found.limit // 2 if advancing and found.limit > 1 else found.limit
         while self._laggards and limit > 0 and not found.is_full:
             places = sorted(list(self._laggards)[: min(_LAGGARDS, limit)])
             ids = np.array(places, np.int64) + self._first
@@ -175,12 +175,12 @@ class ShardFeed:
                 found.add(rows)
             limit = end - found.count
 
-    def _read_stream(self, view: ShardView, found: _Found) -> None:
+    def _read_front(self, view: ShardView, found: _Found) -> None:
         """Take the entries of the consumer's partitions from the cursor on."""
         if len(self._laggards) == len(self):
             if not self._laggards:
                 self._cursor = view.index_end
-            return  # no partition is in the stream; it goes on when one joins it
+            return  # no partition is in the front; it goes on when one joins it
         portion = min(max(1024, 2 * found.limit), SCAN_ROWS)
         for rows in view.portions(self._wanted, start=self._cursor, rows=portion):
             places = rows.entries["partition_id"].astype(np.int64) - self._first

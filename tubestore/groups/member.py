@@ -20,8 +20,8 @@ from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, MemberFenced
 from tubestore.groups.assignment import Partition, Strategy
 from tubestore.groups.directory import GroupDirectory
-from tubestore.groups.membership import Member, Owned, Shape
-from tubestore.groups.positions import Rows
+from tubestore.groups.membership import Member, Owned, TopicShape
+from tubestore.groups.positions import PositionRows
 from tubestore.options import Durability
 
 #: A session outlives so many heartbeats that do not come.
@@ -56,7 +56,7 @@ class GroupMember:
         strategy: tuple[str, Strategy],
         session_ms: int,
         clock: Clock,
-        shapes: Callable[[], Mapping[str, Shape]],
+        shapes: Callable[[], Mapping[str, TopicShape]],
         topic_id: Callable[[str], int],
     ) -> None:
         self.files = files
@@ -181,7 +181,7 @@ class GroupMember:
             numbers.append(number)
             offsets.append(position)
         rows = {
-            topic: Rows(self._topic_id(topic), np.array(numbers), np.array(offsets))
+            topic: PositionRows(self._topic_id(topic), np.array(numbers), np.array(offsets))
             for topic, (numbers, offsets) in by_topic.items()
         }
         with files.locked() as group:
@@ -206,12 +206,14 @@ class GroupMember:
         return self.files.log.problems
 
 
-def _larger(known: Mapping[str, Shape], seen: Mapping[str, Shape]) -> dict[str, Shape]:
+def _larger(
+    known: Mapping[str, TopicShape], seen: Mapping[str, TopicShape]
+) -> dict[str, TopicShape]:
     """Return the topics that are seen, with the counts of the larger of both."""
     found = {}
     for topic, shape in seen.items():
         other = known.get(topic, shape)
-        found[topic] = Shape(
+        found[topic] = TopicShape(
             max(shape.partitions, other.partitions), max(shape.stores, other.stores)
         )
     return found

@@ -54,7 +54,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TopicShape:
     """The partitions of a topic: so many in each of so many stores."""
 
     partitions: int
@@ -77,7 +77,7 @@ class Shape:
 
 
 @lru_cache(maxsize=1024)
-def _ids_of(shape: Shape) -> Array:
+def _ids_of(shape: TopicShape) -> Array:
     stores = np.arange(shape.stores, dtype=np.int64) * PARTITIONS_PER_STORE
     ids = (stores[:, None] + np.arange(shape.partitions)).reshape(-1)
     ids.flags.writeable = False
@@ -97,7 +97,7 @@ class Membership:
         self.strategy = strategy
         self.members: dict[str, Member] = {}
         #: The topics that members have subscribed to, as far as they are there.
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, TopicShape] = {}
         #: By topic: the slots of the targets and of the holders, in the order of the ids.
         self._targets: dict[str, Array] = {}
         self._holders: dict[str, Array] = {}
@@ -170,7 +170,7 @@ class Membership:
         """The topics that any member has subscribed to."""
         return sorted({topic for member in self.members.values() for topic in member.topics})
 
-    def see_topics(self, shapes: Mapping[str, Shape]) -> None:
+    def see_topics(self, shapes: Mapping[str, TopicShape]) -> None:
         """Take note of the topics that are there; new and larger ones begin a generation."""
         wanted = {topic: shapes[topic] for topic in self.subscribed if topic in shapes}
         if wanted == self.shapes:
@@ -180,7 +180,7 @@ class Membership:
         self.shapes = wanted
         self.generation += 1
 
-    def _grown(self, owners: Mapping[str, Array], topic: str, shape: Shape) -> Array:
+    def _grown(self, owners: Mapping[str, Array], topic: str, shape: TopicShape) -> Array:
         grown = np.full(shape.count, NONE, np.int32)
         old = self.shapes.get(topic)
         if old is not None:
@@ -331,7 +331,7 @@ class Membership:
                 _number(row["session_ms"]),
             )
         for topic, row in given["topics"].items():
-            shape = Shape(_number(row["partitions"]), _number(row["stores"]))
+            shape = TopicShape(_number(row["partitions"]), _number(row["stores"]))
             found.shapes[topic] = shape
             found._targets[topic] = _table_of(row["targets"], shape.count)
             found._holders[topic] = _table_of(row["holders"], shape.count)

@@ -63,7 +63,7 @@ _MAGIC_BYTES = _MAGIC.to_bytes(4, "big")
 _LENGTH_MAX = (1 << 31) - 1
 
 
-class Rows(NamedTuple):
+class PositionRows(NamedTuple):
     """Positions of one topic: ids and offsets side by side."""
 
     topic_id: int
@@ -76,7 +76,9 @@ class Frame:
 
     __slots__ = ("kind", "rows", "sequence", "time_ms")
 
-    def __init__(self, kind: int, sequence: int, time_ms: int, rows: Mapping[str, Rows]) -> None:
+    def __init__(
+        self, kind: int, sequence: int, time_ms: int, rows: Mapping[str, PositionRows]
+    ) -> None:
         self.kind, self.sequence, self.time_ms, self.rows = kind, sequence, time_ms, rows
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +87,7 @@ class Frame:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Found(NamedTuple):
+class LogStretch(NamedTuple):
     """A stretch of a log: a frame, or damage with its reason; `torn` damage ends the log."""
 
     start: int
@@ -128,7 +130,7 @@ def _digest(head: bytes | memoryview, body: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def frames_in(data: bytes, start: int = 0) -> Iterator[Found]:
+def frames_in(data: bytes, start: int = 0) -> Iterator[LogStretch]:
     """Go through the frames of a log, and the damage between them.
 
     A frame at the end of which only the first bytes are there is torn: its write did not end.
@@ -138,15 +140,15 @@ def frames_in(data: bytes, start: int = 0) -> Iterator[Found]:
     while at < len(data):
         frame, end = _frame_at(view, at)
         if frame is not None:
-            yield Found(at, end, frame)
+            yield LogStretch(at, end, frame)
             at = end
             continue
         following = _next_frame(data, view, at + 1)
         if following < 0:
             torn = _is_unfinished(view[at:])
-            yield Found(at, len(data), None, "a frame does not match its digest", torn)
+            yield LogStretch(at, len(data), None, "a frame does not match its digest", torn)
             return
-        yield Found(at, following, None, "a frame does not match its digest")
+        yield LogStretch(at, following, None, "a frame does not match its digest")
         at = following
 
 
@@ -181,8 +183,8 @@ def _frame_at(view: memoryview, at: int) -> tuple[Frame | None, int]:
     return Frame(head.kind, head.sequence, head.time, _rows_in(body)), end
 
 
-def _rows_in(body: memoryview) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
+def _rows_in(body: memoryview) -> dict[str, PositionRows]:
+    found: dict[str, PositionRows] = {}
     at = 0
     while at < len(body):
         topic = TOPIC.unpack_from(body, at)
@@ -193,7 +195,7 @@ def _rows_in(body: memoryview) -> dict[str, Rows]:
         at += 4 * topic.count
         offsets = np.frombuffer(body, ">i8", topic.count, at).astype(np.int64)
         at += 8 * topic.count
-        found[name] = Rows(topic.topic_id, ids, offsets)
+        found[name] = PositionRows(topic.topic_id, ids, offsets)
     return found
 
 
@@ -243,7 +245,7 @@ class Positions:
     def snapshot(self) -> Frame:
         """Return a frame with all positions."""
         rows = {
-            topic: Rows(
+            topic: PositionRows(
                 topic_id,
                 np.fromiter(offsets.keys(), np.int64, len(offsets)),
                 np.fromiter(offsets.values(), np.int64, len(offsets)),
@@ -252,6 +254,6 @@ class Positions:
         }
         return Frame(SNAPSHOT, self.sequence, self.time_ms, rows)
 
-    def change(self, time_ms: int, rows: Mapping[str, Rows]) -> Frame:
+    def change(self, time_ms: int, rows: Mapping[str, PositionRows]) -> Frame:
         """Return the next frame, with new positions of some partitions."""
         return Frame(CHANGE, self.sequence + 1, time_ms, rows)

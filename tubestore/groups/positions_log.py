@@ -32,8 +32,8 @@ from tubestore.errors import CorruptRecord, again
 from tubestore.groups.positions import (
     CHANGE,
     SNAPSHOT,
-    Found,
     Frame,
+    LogStretch,
     Positions,
     encode_frame,
     frames_in,
@@ -125,7 +125,7 @@ class PositionsLog:
                 raise again(lost)
         self._take(found, 0, len(data), locked=locked)
 
-    def _read_before(self, numbers: list[int], found: list[Found]) -> bool:
+    def _read_before(self, numbers: list[int], found: list[LogStretch]) -> bool:
         """Read the log before the last one; False if it does not lead up to what was found."""
         if not numbers:
             return False
@@ -147,7 +147,7 @@ class PositionsLog:
             data = file.pread(size - self._end, self._end)
             self._take(list(frames_in(data)), self._end, size, locked=locked)
 
-    def _take(self, found: list[Found], base: int, size: int, *, locked: bool) -> None:
+    def _take(self, found: list[LogStretch], base: int, size: int, *, locked: bool) -> None:
         """Apply frames and note damage; without the lock the last stretch may be a write."""
         for each in found:
             if each.frame is None:

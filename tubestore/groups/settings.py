@@ -25,7 +25,7 @@ from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
 from tubestore.groups.directory import GroupDirectory, list_groups
-from tubestore.groups.membership import Shape
+from tubestore.groups.membership import TopicShape
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.names import GROUPS_DIRECTORY, store_key
@@ -113,7 +113,7 @@ def change_settings(
 
 
 def held_by_groups(
-    vfs: Vfs, root: str, clock: Clock, topics: Iterable[tuple[str, int, Shape]]
+    vfs: Vfs, root: str, clock: Clock, topics: Iterable[tuple[str, int, TopicShape]]
 ) -> list[Held]:
     """Return what groups hold of topics, which are given as (name, id, partitions)."""
     topics, held = list(topics), []
@@ -133,7 +133,7 @@ def held_by_groups(
     return held
 
 
-def _least(log: PositionsLog, topics: Iterable[tuple[str, int, Shape]]) -> dict[str, int]:
+def _least(log: PositionsLog, topics: Iterable[tuple[str, int, TopicShape]]) -> dict[str, int]:
     """Return the least position in each shard of the topics that a group has read."""
     found = {}
     for topic, topic_id, shape in topics:

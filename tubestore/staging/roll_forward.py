@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """A file of a job, where it is now, and why it cannot go on, if so."""
 
     move: Move
@@ -38,7 +38,7 @@ class Place:
     obstacle: str | None = None
 
 
-def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[Place]:
+def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[FilePlace]:
     """Return the place of every file of a job, in the order in which they are to be moved.
 
     Data first: an entry is never there before its record.
@@ -58,15 +58,15 @@ def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[Place]:
     return found
 
 
-def _place_of(vfs: Vfs, move: Move, end: int) -> Place:
+def _place_of(vfs: Vfs, move: Move, end: int) -> FilePlace:
     there = _size_of(vfs, move.final)
     if _size_of(vfs, move.staged) != move.size:
         gone = f"{move.staged} is gone" if there < move.size else None
-        return Place(move, False, gone)
+        return FilePlace(move, False, gone)
     if there == move.size:  # it was copied, and not yet removed
-        return Place(move, True)
+        return FilePlace(move, True)
     text = f"{dirname(move.final)} ends at {end} and it goes on at {move.start}"
-    return Place(move, True, None if end == move.start else text)
+    return FilePlace(move, True, None if end == move.start else text)
 
 
 def recover(vfs: Vfs, root: str) -> CommitRecord | None:
@@ -102,7 +102,7 @@ def roll_forward(vfs: Vfs, root: str, record: CommitRecord) -> None:
     move_staged(vfs, root, record, places)
 
 
-def move_staged(vfs: Vfs, root: str, record: CommitRecord, places: list[Place]) -> None:
+def move_staged(vfs: Vfs, root: str, record: CommitRecord, places: list[FilePlace]) -> None:
     """Bring the staged ones of these files to their place, durably."""
     directories = {dirname(place.move.final) for place in places}
     for directory in sorted(directories):

@@ -30,14 +30,14 @@ from tubestore.errors import (
     UnknownTopic,
 )
 from tubestore.groups.admin import expire
-from tubestore.groups.membership import Shape
+from tubestore.groups.membership import TopicShape
 from tubestore.groups.settings import held_by_groups
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.store.context import Context
 from tubestore.store.leases import Lease, LeaseRecord, forget_expired, live_leases
-from tubestore.store.retention import Bounds, SegmentRow, ShardPlan, keep_within, plan
+from tubestore.store.retention import RetentionBounds, SegmentRow, ShardPlan, keep_within, plan
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, age_ms, checked_whole, whole_number
 
@@ -55,7 +55,7 @@ class _Planned:
     """A shard's plan, and the topic that carries it out."""
 
     topic: TopicShards
-    bounds: Bounds
+    bounds: RetentionBounds
     shard: ShardPlan
 
 
@@ -70,7 +70,7 @@ class Housekeeping:
         first = min(FIRST_PASS_MS, self._options.retention_interval_ms)
         self._due = self._clock.monotonic() + first / 1000
         #: Topics that were not in use at their last pass, and when the next one is due (ms).
-        self._quiet: weakref.WeakKeyDictionary[TopicShards, tuple[Bounds, int]]
+        self._quiet: weakref.WeakKeyDictionary[TopicShards, tuple[RetentionBounds, int]]
         self._quiet = weakref.WeakKeyDictionary()
 
     # -- retention ---------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Housekeeping:
     def _retain(
         self,
         topics: Iterable[TopicShards],
-        bounds_of: Callable[[TopicShards], Bounds],
+        bounds_of: Callable[[TopicShards], RetentionBounds],
         max_bytes: int | None,
         *,
         dry_run: bool,
@@ -133,7 +133,7 @@ class Housekeeping:
     def _explain(
         self,
         topics: Iterable[TopicShards],
-        bounds_of: Callable[[TopicShards], Bounds],
+        bounds_of: Callable[[TopicShards], RetentionBounds],
         max_bytes: int | None,
     ) -> list[SegmentRow]:
         with self._lock:
@@ -149,7 +149,7 @@ class Housekeeping:
     def _plan(
         self,
         topics: Iterable[TopicShards],
-        bounds_of: Callable[[TopicShards], Bounds],
+        bounds_of: Callable[[TopicShards], RetentionBounds],
         max_bytes: int | None,
         held: Sequence[LeaseRecord],
     ) -> list[_Planned]:
@@ -175,7 +175,11 @@ class Housekeeping:
     def _held(self, topics: Iterable[TopicShards]) -> list[LeaseRecord]:
         """Return what groups hold that retention waits for."""
         shapes = [
-            (topic.name, topic.options.id, Shape(topic.options.partitions, topic.options.stores))
+            (
+                topic.name,
+                topic.options.id,
+                TopicShape(topic.options.partitions, topic.options.stores),
+            )
             for topic in topics
         ]
         held = held_by_groups(self._vfs, self._root, self._clock, shapes)
@@ -225,8 +229,8 @@ class Housekeeping:
         self._try("groups", self._expire_groups)
         held = self._held(topics)
         for topic in topics:
-            bounds = Bounds(topic.options.max_age_ms, topic.options.max_bytes)
-            if bounds != Bounds() and not self._is_quiet(topic, bounds):
+            bounds = RetentionBounds(topic.options.max_age_ms, topic.options.max_bytes)
+            if bounds != RetentionBounds() and not self._is_quiet(topic, bounds):
                 if pause(_PAUSE_S):
                     return
                 self._try(topic.name, partial(self._tidy, topic, bounds, held))
@@ -242,7 +246,9 @@ class Housekeeping:
         for group in expire(self._vfs, self._root, self._clock, None, dry_run=False):
             log.info("group %r has ended: neither a member nor a commit for long", group)
 
-    def _tidy(self, topic: TopicShards, bounds: Bounds, held: Sequence[LeaseRecord]) -> None:
+    def _tidy(
+        self, topic: TopicShards, bounds: RetentionBounds, held: Sequence[LeaseRecord]
+    ) -> None:
         """Retain one topic, and note when its next pass is due if it is not in use."""
         with self._lock:
             planned = self._plan([topic], lambda _: bounds, None, held)
@@ -252,7 +258,7 @@ class Housekeeping:
                 due = [one.shard.due_at(age) for one in planned]
                 self._quiet[topic] = (bounds, min(due, default=now_ms + age))
 
-    def _is_quiet(self, topic: TopicShards, bounds: Bounds) -> bool:
+    def _is_quiet(self, topic: TopicShards, bounds: RetentionBounds) -> bool:
         """True if nothing can be due: only this process writes, and no shard of it was used."""
         known, due = self._quiet.get(topic, (None, 0))
         return known == bounds and due > self._clock.now_ms() and not topic.opened_shards()
@@ -385,12 +391,12 @@ def _checked_size(max_bytes: int | None) -> int | None:
 
 def _bounds_of(
     max_age_ms: int | None, max_bytes: int | None = None
-) -> Callable[[TopicShards], Bounds]:
+) -> Callable[[TopicShards], RetentionBounds]:
     """Return a function from a topic to its bounds: those of a call, else its own settings."""
 
-    def bounds(topic: TopicShards) -> Bounds:
+    def bounds(topic: TopicShards) -> RetentionBounds:
         own = topic.options
-        return Bounds(
+        return RetentionBounds(
             own.max_age_ms if max_age_ms is None else max_age_ms,
             own.max_bytes if max_bytes is None else max_bytes,
         )

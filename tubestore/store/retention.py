@@ -36,7 +36,7 @@ from tubestore.values import age_text, size_text
 Array = np.ndarray[Any, Any]
 
 
-class Bounds(NamedTuple):
+class RetentionBounds(NamedTuple):
     """What is kept of a topic's messages; None: no bound."""
 
     max_age_ms: int | None = None
@@ -231,7 +231,7 @@ class ShardPlan:
 
     # -- rows --------------------------------------------------------------------------------
 
-    def rows(self, bounds: Bounds, *, all_rows: bool = True) -> list[SegmentRow]:
+    def rows(self, bounds: RetentionBounds, *, all_rows: bool = True) -> list[SegmentRow]:
         """Return a row a segment, or for each that goes: data before index, the oldest first."""
         rows = []
         for number, segment in enumerate(self.data):
@@ -261,7 +261,7 @@ class ShardPlan:
         times: Times,
         goes: bool,
         reason: str,
-        bounds: Bounds,
+        bounds: RetentionBounds,
     ) -> SegmentRow:
         age = bounds.max_age_ms
         return SegmentRow(
@@ -278,7 +278,7 @@ class ShardPlan:
             None if age is None or not segment.size else times.counts + age,
         )
 
-    def _why_not(self, number: int, bounds: Bounds) -> str:
+    def _why_not(self, number: int, bounds: RetentionBounds) -> str:
         segment = self.data[number]
         if segment.end > self.held_from and self.holder is not None:
             return self.holder.reason
@@ -286,7 +286,7 @@ class ShardPlan:
             return "an older one stays"
         if number == len(self.data) - 1:
             return "it is written to"
-        if bounds == Bounds():
+        if bounds == RetentionBounds():
             return "no bound is set"
         age = bounds.max_age_ms
         if age is not None and self.times(number).counts >= self.now_ms - age:
@@ -316,7 +316,7 @@ def keep_within(plans: Sequence[ShardPlan], max_bytes: int) -> None:
             heapq.heappush(heap, (age, number))
 
 
-def plan(plans: Sequence[ShardPlan], bounds: Bounds) -> None:
+def plan(plans: Sequence[ShardPlan], bounds: RetentionBounds) -> None:
     """Apply a topic's bounds to its shards."""
     if bounds.max_age_ms is not None:
         reason = f"its newest message is older than {age_text(bounds.max_age_ms)}"

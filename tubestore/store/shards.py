@@ -24,7 +24,7 @@ from tubestore.groups.assignment import Partition, Strategy, named_strategy
 from tubestore.groups.consumer import Consumer, Settings
 from tubestore.groups.directory import GroupDirectory
 from tubestore.groups.member import GroupMember
-from tubestore.groups.membership import Shape
+from tubestore.groups.membership import TopicShape
 from tubestore.groups.waiting import FileWaiter
 from tubestore.reading.view import ShardView
 from tubestore.record.names import INDEX_DIRECTORY, check_topic_name, store_key
@@ -134,12 +134,12 @@ class Shards:
         """Raise StoreClosed unless the store is open."""
         self._context.check_open()
 
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> dict[str, TopicShape]:
         """Return the partitions of every topic as they are now."""
         if self._context.mode == "r":
             self._topics.refresh()
         return {
-            topic.name: Shape(topic.options.partitions, topic.options.stores)
+            topic.name: TopicShape(topic.options.partitions, topic.options.stores)
             for topic in self._topics.all_shards()
         }
 

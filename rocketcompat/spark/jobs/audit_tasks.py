@@ -24,7 +24,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd, ScannedUnits
 from rocketcompat.spark.jobs.log_parts import ITEM_ROW, Array, Queue, items_in
 from rocketcompat.spark.jobs.rebuild_tasks import (
-    PartPlace,
+    PartOrder,
     QueueSplit,
     batch_units_in,
     plain_units_in,
@@ -33,7 +33,7 @@ from rocketcompat.spark.jobs.rebuild_tasks import (
 from tubestore.errors import CorruptRecord
 from tubestore.spark.kit.running import Row, digest_of
 
-Parts = tuple[PartPlace, ...]
+Parts = tuple[PartOrder, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.spark.jobs.rebuild_tasks import PartPlace, ScanJob, ScanSplit
+from rocketcompat.spark.jobs.rebuild_tasks import PartOrder, ScanJob, ScanSplit
 from rocketcompat.spark.planning import LogPlan
-from tubestore.spark.kit.running import Done, Job, Journal, Row, Watch, run
+from tubestore.spark.kit.running import Done, DoneSplits, Row, SparkJob, Watch, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ class LogScan:
         ]
 
 
-class WaveJob(Job, Protocol):
+class WaveJob(SparkJob, Protocol):
     """A job of which some splits may have been worked on by a run that was killed."""
 
     def holds(self, row: Row) -> bool:
@@ -70,7 +70,7 @@ def run_wave(
     spark: SparkSession, name: str, job: WaveJob, splits: Sequence[Any], work: Path, watch: Watch
 ) -> Done:
     """Run one of the waves, with a journal in the work directory."""
-    journal = Journal(work / f"{name}.jsonl", job, anew=True, holds=job.holds)
+    journal = DoneSplits(work / f"{name}.jsonl", job, anew=True, holds=job.holds)
     return run(spark, job, splits, journal=journal, watch=watch)
 
 
@@ -81,7 +81,7 @@ class ScannedLog:
     end: int
     records: int = 0
     regions: list[Gap] = field(default_factory=list)
-    parts: list[PartPlace] = field(default_factory=list)
+    parts: list[PartOrder] = field(default_factory=list)
     items: list[int] = field(default_factory=list)
     last_item: int = -1
     last_record: int = -1
@@ -96,7 +96,7 @@ def joined(start: int, rows: Sequence[Row]) -> ScannedLog:
         regions = [Gap(**one) for one in row["regions"]]
         goes_on = bool(last and regions and regions[0].start < last.end)
         damaged = (last.start, last.end - last.start) if last else None
-        log.parts.append(PartPlace(row["path"], damaged, goes_on))
+        log.parts.append(PartOrder(row["path"], damaged, goes_on))
         log.items.append(row["items"])
         log.records += row["records"]
         if row["records"] or regions:

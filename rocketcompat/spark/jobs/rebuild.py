@@ -41,7 +41,7 @@ from rocketcompat.spark.jobs.log_scanning import LogScan, ScannedLog, run_wave
 from rocketcompat.spark.jobs.rebuild_tasks import (
     BuildJob,
     IndexSplit,
-    QueueFiles,
+    QueueSizes,
     QueueSplit,
 )
 from rocketcompat.spark.options import RocketOptions
@@ -82,10 +82,10 @@ class Rebuild(LogScan):
     structures: tuple[str, ...]
 
     @property
-    def queue_files(self) -> QueueFiles:
+    def queue_files(self) -> QueueSizes:
         """How queues are built."""
         config = self.directory.config
-        return QueueFiles(
+        return QueueSizes(
             config.consume_queue_file_size,
             extension_size(self.directory),
             config.mapper_file_size_batch_consume_queue,

@@ -79,7 +79,7 @@ class ScanJob:
 
 
 @dataclass(frozen=True, slots=True)
-class PartPlace:
+class PartOrder:
     """A part in the order of the log."""
 
     path: str
@@ -94,7 +94,7 @@ class QueueSplit:
     """Some queues, and the parts that may have units of them."""
 
     queues: tuple[Queue, ...]
-    parts: tuple[PartPlace, ...]
+    parts: tuple[PartOrder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class IndexSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFiles:
+class QueueSizes:
     """How the files of queues are, in bytes."""
 
     size: int
@@ -124,7 +124,7 @@ class BuildJob:
     """Builds queues and index files from parts."""
 
     work_directory: str
-    queue_files: QueueFiles
+    queue_files: QueueSizes
     geometry: IndexGeometry
     name: str = "rebuild: build"
 
@@ -146,7 +146,7 @@ class BuildJob:
         return all(os.path.exists(os.path.join(row["path"], name)) for name in row["made"])
 
 
-def _build_queues(home: str, split: QueueSplit, files: QueueFiles) -> list[str]:
+def _build_queues(home: str, split: QueueSplit, files: QueueSizes) -> list[str]:
     """Build queues; returns their directories below `home`, and those of their extensions."""
     os.makedirs(home)
     vfs, wanted = OsVfs(), set(split.queues)
@@ -193,7 +193,7 @@ def batch_units_in(rows: Array) -> Units:
 
 
 def runs_in(
-    parts: Sequence[PartPlace], wanted: Collection[Queue]
+    parts: Sequence[PartOrder], wanted: Collection[Queue]
 ) -> Iterator[tuple[str, str, int, Array, Damaged | None]]:
     """Go through the units of queues as in the log: the queue, rows, the region before them."""
     for part in parts:

@@ -16,7 +16,7 @@ from tests.proof.explorer.explore import seed_from_environment, share_of_states
 from tubestore.clock import ManualClock
 from tubestore.groups import positions_log
 from tubestore.groups.directory import GroupDirectory
-from tubestore.groups.positions import Rows
+from tubestore.groups.positions import PositionRows
 from tubestore.options import DURABILITIES, Durability
 from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs, crash_states
 
@@ -30,7 +30,7 @@ Mark = tuple[int, int, str]
 def commit(files: GroupDirectory, offsets: dict[int, int], level: Durability) -> None:
     with files.locked():
         files.log.refresh(locked=True)
-        rows = {"t": Rows(0, np.array([*offsets]), np.array([*offsets.values()]))}
+        rows = {"t": PositionRows(0, np.array([*offsets]), np.array([*offsets.values()]))}
         files.log.append(files.log.positions.change(1, rows), level)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcompat.ha.positions import Place, Span, start_for
+from rocketcompat.ha.positions import SlavePlace, Span, start_for
 
 SPAN = Span(4096, 10_368, 4096)
 
@@ -12,21 +12,21 @@ SPAN = Span(4096, 10_368, 4096)
 @pytest.mark.parametrize(
     ("requested", "span", "full", "place", "offset"),
     [
-        (0, SPAN, False, Place.EMPTY, 8192),
-        (0, SPAN, True, Place.EMPTY, 4096),
-        (0, Span(0, 10_368, 4096), True, Place.EMPTY, 0),
-        (0, Span(0, 8192, 4096), False, Place.EMPTY, 8192),  # the last file is full
-        (0, Span(0, 0, 4096), False, Place.EMPTY, 0),
-        (4096, SPAN, False, Place.INSIDE, 4096),
-        (9999, SPAN, True, Place.INSIDE, 9999),
-        (10_368, SPAN, False, Place.INSIDE, 10_368),
-        (10_369, SPAN, False, Place.AHEAD, None),
-        (4095, SPAN, False, Place.BEHIND, None),
-        (1, SPAN, True, Place.BEHIND, None),
+        (0, SPAN, False, SlavePlace.EMPTY, 8192),
+        (0, SPAN, True, SlavePlace.EMPTY, 4096),
+        (0, Span(0, 10_368, 4096), True, SlavePlace.EMPTY, 0),
+        (0, Span(0, 8192, 4096), False, SlavePlace.EMPTY, 8192),  # the last file is full
+        (0, Span(0, 0, 4096), False, SlavePlace.EMPTY, 0),
+        (4096, SPAN, False, SlavePlace.INSIDE, 4096),
+        (9999, SPAN, True, SlavePlace.INSIDE, 9999),
+        (10_368, SPAN, False, SlavePlace.INSIDE, 10_368),
+        (10_369, SPAN, False, SlavePlace.AHEAD, None),
+        (4095, SPAN, False, SlavePlace.BEHIND, None),
+        (1, SPAN, True, SlavePlace.BEHIND, None),
     ],
 )
 def test_the_answer_to_a_first_report(
-    requested: int, span: Span, full: bool, place: Place, offset: int | None
+    requested: int, span: Span, full: bool, place: SlavePlace, offset: int | None
 ) -> None:
     found = start_for(requested, span, full=full)
     assert (found.place, found.offset) == (place, offset)

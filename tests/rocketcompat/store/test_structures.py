@@ -13,7 +13,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.dispatch.follower import Follower
+from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory

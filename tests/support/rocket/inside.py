@@ -8,7 +8,7 @@ from typing import Any
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch.dispatcher import ReputMessageService
-from rocketcompat.dispatch.follower import Receiver
+from rocketcompat.dispatch.protocols import Receiver
 from rocketcompat.index.index_service import IndexService
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.table import ConsumeQueueTable

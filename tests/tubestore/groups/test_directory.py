@@ -17,7 +17,7 @@ from tubestore.groups.directory import (
     check_group_name,
     list_groups,
 )
-from tubestore.groups.membership import Member, Shape
+from tubestore.groups.membership import Member, TopicShape
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.memory_vfs import MemoryFileSystem
 
@@ -40,7 +40,7 @@ def join(files: GroupDirectory, name: str) -> Member:
     with files.locked() as group:
         member = group.join(name, f"{name}-1", ["t"], session_ms=1000, strategy="sticky")
         files.begin_beats(member)
-        group.see_topics({"t": Shape(4)})
+        group.see_topics({"t": TopicShape(4)})
         group.settle(sticky)
         group.take(member)
         files.save()

@@ -10,7 +10,7 @@ import pytest
 
 import tubestore
 from tests.proof.explorer.explore import seed_of_run
-from tubestore.groups.feed import ShardFeed, Taken
+from tubestore.groups.feed import ShardFeed, TakenRows
 from tubestore.reading.sources import EVERYTHING, item_filter
 from tubestore.reading.view import ShardView
 from tubestore.store.topic import shards_of
@@ -30,7 +30,7 @@ def view_of(topic: tubestore.Topic) -> ShardView:
     return shards_of(topic).view_of(0)
 
 
-def offsets(taken: Taken) -> dict[int, list[int]]:
+def offsets(taken: TakenRows) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for rows in taken.rows:
         for number, offset in zip(

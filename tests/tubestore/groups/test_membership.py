@@ -7,7 +7,7 @@ import pytest
 
 from tubestore.errors import InvalidMessage, InvalidOption, MemberFenced
 from tubestore.groups.assignment import average, sticky
-from tubestore.groups.membership import Member, Membership, Owned, Shape
+from tubestore.groups.membership import Member, Membership, Owned, TopicShape
 
 SESSION = 10_000
 
@@ -16,7 +16,7 @@ def joined(
     group: Membership, name: str, token: str = "", topics: tuple[str, ...] = ("t",)
 ) -> Member:
     member = group.join(name, token or f"{name}-1", topics, session_ms=SESSION, strategy="sticky")
-    group.see_topics({"t": Shape(4)})
+    group.see_topics({"t": TopicShape(4)})
     group.settle(sticky)
     return member
 
@@ -117,9 +117,9 @@ def test_topics_that_appear_and_grow_begin_a_generation_and_keep_their_holders(
     a = joined(group, "a", topics=("t", "u"))
     group.take(a)
     before = group.generation
-    group.see_topics({"t": Shape(4), "other": Shape(1)})
+    group.see_topics({"t": TopicShape(4), "other": TopicShape(1)})
     assert group.generation == before
-    group.see_topics({"t": Shape(5, 2), "u": Shape(1)})
+    group.see_topics({"t": TopicShape(5, 2), "u": TopicShape(1)})
     assert group.generation == before + 1
     assert not group.is_settled
     assert lists(group.held(a)) == {"t": [0, 1, 2, 3]}
@@ -199,7 +199,7 @@ def test_a_hundred_members_settle_ten_thousand_partitions_with_average() -> None
     group = Membership("g")
     for n in range(100):
         group.join(f"m{n:03}", "1", ["t"], session_ms=SESSION, strategy="average")
-    group.see_topics({"t": Shape(10_000)})
+    group.see_topics({"t": TopicShape(10_000)})
     group.settle(average)
     sizes = {sum(map(len, group.take(m).values())) for m in group.members.values()}
     assert sizes == {100}

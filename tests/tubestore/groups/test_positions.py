@@ -13,15 +13,15 @@ from tubestore.groups.positions import (
     FRAME,
     SNAPSHOT,
     Frame,
+    PositionRows,
     Positions,
-    Rows,
     encode_frame,
     frames_in,
 )
 
 
-def rows(offsets: dict[int, int], topic_id: int = 7) -> Rows:
-    return Rows(topic_id, np.array([*offsets]), np.array([*offsets.values()]))
+def rows(offsets: dict[int, int], topic_id: int = 7) -> PositionRows:
+    return PositionRows(topic_id, np.array([*offsets]), np.array([*offsets.values()]))
 
 
 def change(positions: Positions, **topics: dict[int, int]) -> Frame:

@@ -11,7 +11,7 @@ import pytest
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord
 from tubestore.groups import positions_log
-from tubestore.groups.positions import Rows, encode_frame
+from tubestore.groups.positions import PositionRows, encode_frame
 from tubestore.groups.positions_log import PositionsLog, log_name
 from tubestore.options import Durability
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -34,7 +34,7 @@ def open_log(vfs: object) -> PositionsLog:
 
 def commit(log: PositionsLog, offsets: dict[int, int], level: Durability = "page_cache") -> None:
     log.refresh(locked=True)
-    rows = {"t": Rows(7, np.array([*offsets]), np.array([*offsets.values()]))}
+    rows = {"t": PositionRows(7, np.array([*offsets]), np.array([*offsets.values()]))}
     log.append(log.positions.change(1000, rows), level)
 
 

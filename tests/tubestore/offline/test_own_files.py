@@ -15,7 +15,7 @@ from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, 
 from tests.support.tube import make_rows, open_shard
 from tubestore.errors import NotAStore, StoreFailed
 from tubestore.groups.directory import GroupDirectory
-from tubestore.groups.positions import Positions, Rows, encode_frame
+from tubestore.groups.positions import PositionRows, Positions, encode_frame
 from tubestore.groups.positions_log import log_name
 from tubestore.offline.check import Finding, Reason, check
 from tubestore.offline.dump import dump
@@ -292,7 +292,7 @@ def test_damaged_positions_of_a_group_are_a_finding() -> None:
     open_store(vfs).close()
     group = GroupDirectory(vfs, ROOT, "g", CLOCK)
     group.make()
-    rows = {"t": Rows(0, np.array([0]), np.array([28]))}
+    rows = {"t": PositionRows(0, np.array([0]), np.array([28]))}
     for _ in range(2):
         with group.locked():
             group.log.append(group.log.positions.change(1, rows), "fsync")

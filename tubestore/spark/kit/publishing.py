@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tubestore.spark.kit.running import Done, Job, Journal, Row, Watch, digest_of, run, silent
+from tubestore.spark.kit.running import (
+    Done,
+    DoneSplits,
+    Row,
+    SparkJob,
+    Watch,
+    digest_of,
+    run,
+    silent,
+)
 from tubestore.staging.job_files import staging_directory
 
 if TYPE_CHECKING:
@@ -68,7 +77,7 @@ def staged_row(number: int, staged: Sequence[Any], left_out: int = 0, **more: An
 
 
 def stage_and_publish(
-    spark: SparkSession, job: Job, splits: Sequence[Any], load: StagesFiles, job_id: str,
+    spark: SparkSession, job: SparkJob, splits: Sequence[Any], load: StagesFiles, job_id: str,
     watch: Watch = silent,
 ) -> Published:  # fmt: skip
     """Stage splits in tasks and publish what they staged, in the order of the splits."""
@@ -76,7 +85,7 @@ def stage_and_publish(
         known = load.publish(job_id, [])
         return Published(job_id, known.rows, known.replayed, Done([], 0, 0.0))
     directory = staging_directory(os.path.abspath(load.path), job_id)
-    journal = Journal(
+    journal = DoneSplits(
         Path(directory, _JOURNAL), job, anew=True, holds=lambda row: _is_there(load, directory, row)
     )
     done = run(spark, job, splits, journal=journal, watch=watch)

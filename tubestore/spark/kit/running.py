@@ -44,7 +44,7 @@ _SPLITS_A_CORE = 16
 _VERSION = 1
 
 
-class Job(Protocol):
+class SparkJob(Protocol):
     """What is done with every split, and with the rows that come of it. Picklable."""
 
     @property
@@ -98,7 +98,7 @@ def journal_path(job_id: str, environment: Mapping[str, str] | None = None) -> P
     return Path(home) / "tubestore" / "jobs" / f"{job_id}.jsonl"
 
 
-class Journal:
+class DoneSplits:
     """The rows of the splits that are done, a JSON line each; a torn last line counts as none.
 
     With `anew` the journal of another job is begun again, else it is refused (InvalidOption).
@@ -108,7 +108,7 @@ class Journal:
     def __init__(
         self,
         path: Path | None,
-        job: Job,
+        job: SparkJob,
         *,
         anew: bool = False,
         holds: Callable[[Row], bool] = lambda _row: True,
@@ -150,11 +150,11 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 def run(
     spark: SparkSession,
-    job: Job,
+    job: SparkJob,
     splits: Sequence[Any],
     *,
     job_id: str | None = None,
-    journal: Journal | None = None,
+    journal: DoneSplits | None = None,
     watch: Watch = silent,
 ) -> Done:
     """Work on all splits that are not in the journal (by default that of `job_id`), in tasks.
@@ -163,7 +163,7 @@ def run(
     """
     began = time.monotonic()
     if journal is None:
-        journal = Journal(None if job_id is None else journal_path(job_id), job)
+        journal = DoneSplits(None if job_id is None else journal_path(job_id), job)
     keys = [split_key(split) for split in splits]
     left = [number for number, key in enumerate(keys) if key not in journal.rows]
     resumed = len(splits) - len(left)
@@ -182,7 +182,7 @@ def run(
 
 
 def _waves(
-    spark: SparkSession, job: Job, splits: Sequence[Any], waves: list[list[int]], cores: int
+    spark: SparkSession, job: SparkJob, splits: Sequence[Any], waves: list[list[int]], cores: int
 ) -> Iterator[list[tuple[int, Row]]]:
     """Run waves, some at a time; yields the rows of each when it is done."""
     with ThreadPoolExecutor(_AT_ONCE, "tubestore-jobs") as pool:
@@ -206,7 +206,7 @@ def _waves(
 
 
 def _wave(
-    spark: SparkSession, job: Job, chosen: list[tuple[int, Any]], cores: int
+    spark: SparkSession, job: SparkJob, chosen: list[tuple[int, Any]], cores: int
 ) -> list[tuple[int, Row]]:
     """Run one wave."""
     shares = _shares(chosen, cores)
@@ -237,7 +237,7 @@ def _shares(chosen: list[tuple[int, Any]], cores: int) -> list[list[tuple[int, A
 class _Task:
     """What runs in a worker: works on the splits of its share."""
 
-    def __init__(self, job: Job, shares: list[list[tuple[int, Any]]]) -> None:
+    def __init__(self, job: SparkJob, shares: list[list[tuple[int, Any]]]) -> None:
         self._job, self._shares = job, shares
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What a structure that is built from the log does: queues, index, shards, and users' own (D2)."""
+"""What the dispatcher needs of a structure built from the log, also of a caller's own (D2)."""
 
 from __future__ import annotations
 
