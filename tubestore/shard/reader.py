@@ -19,6 +19,7 @@ from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.segments.checkpoint import read_checkpoint
 from tubestore.segments.file_store import Damage, FileSnapshot, MsgFileStore, OutsideRecord
 from tubestore.segments.lost_files import damaged_places, missing_files
+from tubestore.shard.unrecovered import Unrecovered
 from tubestore.staging.commit_records import Horizon
 
 #: How many of the last entries `_whole_end` examines.
@@ -38,7 +39,9 @@ class ShardReader:
         horizon: Horizon | None = None,
         journal: JournalOverlay | None = None,
         outside: OutsideRecord | None = None,
+        writer_boot: str | None = None,
     ) -> None:
+        """Show the shard as it is now; `writer_boot` as in `Unrecovered`."""
         self.topic, self.store_id, self.directory = topic, store_id, directory
         self.files = MsgFileStore(vfs, directory, store_id, options, outside)
         self._refusal: StoreClosed | None = None
@@ -46,6 +49,7 @@ class ShardReader:
         #: The ends of the files that the view shows.
         self._ends: FileSnapshot | None = None
         self._parts: Sequence[JournalPart] = ()
+        self._unrecovered = Unrecovered(self.files, writer_boot)
         self.refresh(horizon)
         # The damage that the writer found when it opened; of others a reader looks only for files
         # that are at another one's place.
@@ -54,14 +58,18 @@ class ShardReader:
         with contextlib.suppress(OSError):  # retention is at work
             damages = [*damages, *damaged_places(self.files, checkpoint)]
         self.files.damages = tuple(Damage(*damage) for damage in damages)
-        #: Files that are missing, by what is recorded: their messages are not shown.
+        #: Files that are missing, by what is recorded, and what a power cut has left: its messages
+        #: are not shown.
         self.problems = missing_files(self.files)
+        if self._unrecovered.problem is not None:
+            self.problems.append(self._unrecovered.problem)
 
     def refresh(self, horizon: Horizon | None = None) -> None:
         """Show what has been written since; views that were taken before stay valid.
 
         It shows the messages in the files, and behind them those in the root's journal. Of jobs
-        that were published it shows those up to `horizon`; all without one.
+        that were published it shows those up to `horizon`; all without one. What a power cut has
+        left ends where index and data disagree (`unrecovered.py`).
         """
         limits = None
         if horizon is not None:
@@ -73,12 +81,22 @@ class ShardReader:
         self.files.forget_stale_lists()
         ends = self.files.snapshot()
         end, last = self._whole_end()
+        self._unrecovered.compare()
+        place = self._unrecovered.place
+        if place is not None and place < end:
+            end, last = place, self._entry_before(place)
         ends = ends._replace(index_start=min(ends.index_start, end), index_end=end)
         if ends == self._ends and parts is self._parts:
             return  # the view keeps what it has looked up
         self._ends, self._parts = ends, parts
         memory = behind(parts, end, self._data_end(last), last) if parts else ()
         self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
+
+    def _entry_before(self, place: int) -> bytes:
+        segment = self.files.index.find(place - 1) if place > self.files.index.start else None
+        if segment is None:
+            return b""
+        return segment.file.pread(ENTRY_SIZE, place - ENTRY_SIZE - segment.start)
 
     def _data_end(self, last_entry: bytes) -> int:
         """Return where the record of the last entry ends, else where the data begins."""

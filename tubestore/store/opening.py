@@ -83,6 +83,7 @@ class ShardOpener:
                 horizon,
                 self._overlay,
                 context.register.shard(key),
+                context.directory.writer_boot(),
             )
             for problem in reader.problems:
                 context.note_problem(problem)

@@ -1,0 +1,174 @@
+"""A reader of a shard that a power cut has hit, before a writer has opened it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.core.vfs import Vfs
+from tubestore.record.records import ENTRY_SIZE
+from tubestore.store.manager import engine_of
+from tubestore.testing import MemoryVfs, crash_states
+
+SEED = 11
+ACKNOWLEDGED = [b"zero", *(b"message %d" % n for n in range(40))]
+INDEX = f"/s/t-0/index/{0:020d}.index"
+DATA = f"/s/t-0/{0:020d}.tube"
+
+
+def opened(vfs: Vfs, mode: Any = "w") -> Any:
+    return tubestore.open("/s", mode, vfs=vfs, clock=ManualClock(), background=False)
+
+
+def bodies(store: Any) -> list[bytes | None]:
+    topic = store["t"]
+    rows = sorted((m.offset, m.body) for p in topic.partition_ids for m in topic.messages(p))
+    return [body for _, body in rows]
+
+
+def after_power_cuts(*, checkpoint: bool) -> Iterator[MemoryVfs]:
+    """Yield what power cuts leave of messages that were acknowledged at `fsync`."""
+    vfs = MemoryVfs()
+    store = opened(vfs)
+    topic = store.create_topic("t", partitions=3)
+    topic.append(ACKNOWLEDGED[0], partition=0, durability="fsync")
+    if checkpoint:
+        store.close()
+        store = opened(vfs)
+        topic = store["t"]
+    else:
+        store.sync()
+        vfs.remove("/s/t-0/.tubestore/checkpoint.json")
+    journal = vfs.record()
+    for number, body in enumerate(ACKNOWLEDGED[1:]):
+        topic.append(body, partition=1 + number % 2, durability="fsync")
+    end = len(journal.calls)
+    engine_of(store).abandon("killed")
+    for state in crash_states(
+        journal, seed=SEED, variants=range(24), kinds=["power"], steps=lambda step: step == end
+    ):
+        yield state.vfs()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_reader_shows_the_messages_before_the_first_lost_entry_and_reports_the_place(
+    checkpoint: bool,
+) -> None:
+    print(f"seed {SEED}")
+    seen = {True: 0, False: 0}
+    for vfs in after_power_cuts(checkpoint=checkpoint):
+        reader = opened(vfs, "r")
+        shown = bodies(reader)
+        assert shown == ACKNOWLEDGED[: len(shown)]
+        whole = shown == ACKNOWLEDGED
+        assert bool(reader.problems) is not whole
+        seen[whole] += 1
+        with opened(vfs):  # it recovers a shard at its first use
+            reader.refresh()
+            assert bodies(reader) == shown
+        with opened(vfs) as writer:
+            assert bodies(writer) == ACKNOWLEDGED
+            reader.refresh()
+            assert bodies(reader) == ACKNOWLEDGED
+        reader.close()
+    assert all(seen.values())
+
+
+def lose(vfs: MemoryVfs, start: int, end: int) -> None:
+    """Have zeros in place of bytes of the index, as after a power cut, and reboot."""
+    file = vfs.open(INDEX)
+    file.pwrite(bytes(end - start), start)
+    file.close()
+    vfs.reboot()
+
+
+@pytest.fixture
+def left() -> MemoryVfs:
+    """A store whose writer was killed behind ten messages, the first of them with a checkpoint."""
+    vfs = MemoryVfs()
+    store = opened(vfs)
+    topic = store.create_topic("t", partitions=3)
+    topic.append(b"0", partition=1, durability="fsync")
+    store.sync()
+    for number in range(1, 10):
+        topic.append(b"%d" % number, partition=1, durability="fsync")
+    engine_of(store).abandon("killed")
+    vfs.release_locks()
+    return vfs
+
+
+def test_a_group_gets_every_message_once_though_its_first_member_is_a_reader(
+    left: MemoryVfs,
+) -> None:
+    lose(left, 3 * ENTRY_SIZE, 5 * ENTRY_SIZE)
+    got = []
+    with opened(left, "r") as reader, reader.consumer("g", "t") as consumer:
+        got += [m.body for m in consumer.poll()]
+        consumer.commit()
+    assert got == [b"0", b"1", b"2"]
+    with opened(left) as writer, writer.consumer("g", "t") as consumer:
+        got += [m.body for m in consumer.poll()]
+    assert got == [b"%d" % n for n in range(10)]
+
+
+def test_a_reader_stops_at_an_entry_that_lost_its_partition_only(left: MemoryVfs) -> None:
+    lose(left, 4 * ENTRY_SIZE, 4 * ENTRY_SIZE + 4)
+    with opened(left, "r") as reader:
+        assert [m.body for m in reader["t"].messages(1)] == [b"0", b"1", b"2", b"3"]
+        assert [m.body for m in reader["t"].messages(0)] == []
+        (problem,) = reader.problems
+    assert (problem.path, problem.position) == (INDEX, 4 * ENTRY_SIZE)
+    assert "once the store has been opened for writing" in str(problem)
+
+
+def test_a_record_without_an_entry_at_the_end_is_reported_by_a_reader(left: MemoryVfs) -> None:
+    file = left.open(INDEX)
+    file.truncate(7 * ENTRY_SIZE)
+    file.close()
+    left.reboot()
+    with opened(left, "r") as reader:
+        assert bodies(reader) == [b"%d" % n for n in range(7)]
+        (problem,) = reader.problems
+    assert problem.path == DATA
+
+
+def test_without_a_reboot_nothing_is_compared(left: MemoryVfs) -> None:
+    file = left.open(INDEX)
+    file.truncate(7 * ENTRY_SIZE)
+    file.close()
+    with opened(left, "r") as reader:
+        assert bodies(reader) == [b"%d" % n for n in range(7)]
+        assert reader.problems == []
+
+
+def test_after_a_clean_end_and_a_reboot_nothing_is_reported(left: MemoryVfs) -> None:
+    with opened(left) as writer:
+        assert len(bodies(writer)) == 10
+    left.reboot()
+    with opened(left, "r") as reader:
+        assert len(bodies(reader)) == 10
+        assert reader.problems == []
+
+
+def test_damage_below_the_checkpoint_is_not_what_a_power_cut_has_left(left: MemoryVfs) -> None:
+    with opened(left) as writer:
+        assert len(bodies(writer)) == 10
+    lose(left, 3 * ENTRY_SIZE, 4 * ENTRY_SIZE)
+    with opened(left, "r") as reader:
+        assert len(bodies(reader)) == 10
+
+
+def test_a_store_that_no_writer_of_this_package_has_opened_is_shown_as_it_is(
+    left: MemoryVfs,
+) -> None:
+    lose(left, 3 * ENTRY_SIZE, 4 * ENTRY_SIZE)
+    for path in list(left.tree()):
+        if "/.tubestore/" in path:
+            left.remove(path)
+    with opened(left, "r") as reader:
+        assert len(bodies(reader)) == 10

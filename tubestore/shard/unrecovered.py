@@ -1,0 +1,139 @@
+"""Where a reader stops in a shard that a power cut has hit, until a writer has recovered it.
+
+A power cut keeps any sectors of what was not synced. A message that was acknowledged at `fsync` has
+its record then, and may have no index entry, or one of zeros, with sound entries behind it. A
+writer mends that when it opens the shard. A reader cannot, so it shows the entries before the first
+one that does not agree with its record, and reports the place.
+
+Only what an earlier boot of the machine has left is compared, above the checkpoint; without one the
+last index file, because sealed files are synced. While the machine runs, what was written is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.errors import CorruptRecord
+from tubestore.record.names import CHECKPOINT_FILE
+from tubestore.record.records import ENTRY_SIZE, verify_entries
+from tubestore.segments.cache_formats import Checkpoint
+from tubestore.segments.checkpoint import read_recorded
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.listing import list_files
+from tubestore.segments.shard_bytes import ShardBytes
+
+log = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+_SINCE = "as after a power cut; readers show more once the store has been opened for writing"
+
+
+class Unrecovered:
+    """The part of a shard that a writer has yet to recover, as its files are now."""
+
+    def __init__(self, files: MsgFileStore, writer_boot: str | None) -> None:
+        """`writer_boot`: in which the last writer opened the root, "" if that is not known.
+
+        None where no writer of this package was: then nothing is compared.
+        """
+        self._files, self._writer_boot = files, writer_boot
+        #: The offset of the first entry that disagrees; None if all agree.
+        self.place: int | None = None
+        #: What to report.
+        self.problem: CorruptRecord | None = None
+        self._is_over = writer_boot is None
+        #: The checkpoint and the bytes at the place when they were compared last.
+        self._seen: tuple[bytes, bytes, int] | None = None
+
+    def compare(self) -> None:
+        """Set `place` and `problem`, after the files were loaded; quick if nothing has changed."""
+        if self._is_over:
+            return
+        seen = self._evidence()
+        if seen == self._seen:
+            return
+        # Also one that does not describe the files: above its ends only, there is what came since.
+        checkpoint = read_recorded(self._files.vfs, self._files.directory).checkpoint
+        self.place = self.problem = None
+        if self._may_be_hit(checkpoint):
+            self._find(checkpoint)
+        self._is_over = self.place is None
+        self._seen = None if self._is_over else self._evidence()
+
+    def _evidence(self) -> tuple[bytes, bytes, int]:
+        """Return what a writer that recovers the shard changes."""
+        files, entry = self._files, b""
+        try:
+            path = join(files.directory, OWN_DIRECTORY, CHECKPOINT_FILE)
+            checkpoint = files.vfs.read_file(path)
+        except OSError:
+            checkpoint = b""
+        segment = files.index.find(self.place) if self.place is not None else None
+        if segment is not None and self.place is not None:
+            entry = segment.file.pread(ENTRY_SIZE, self.place - segment.start)
+        return checkpoint, entry, files.index.end
+
+    def _may_be_hit(self, checkpoint: Checkpoint | None) -> bool:
+        files = self._files
+        boot = self._writer_boot if checkpoint is None else checkpoint.boot
+        if boot == files.vfs.boot_id():
+            return False
+        if checkpoint is None:
+            return True
+        return files.index.end > checkpoint.index_end or files.data.end > checkpoint.data_end
+
+    def _find(self, checkpoint: Checkpoint | None) -> None:
+        shard = ShardBytes(self._files.vfs, list_files(self._files.vfs, self._files.directory))
+        try:
+            if checkpoint is not None:
+                at, data_at = checkpoint.index_end, checkpoint.data_end
+            else:
+                at, data_at = (shard.index[-1].start if shard.index else 0), -1
+            for offset, entries in shard.entries(at):
+                bad = np.flatnonzero(~_agreeing(shard, offset, entries, data_at))
+                if len(bad):
+                    self._stop_at(offset + ENTRY_SIZE * int(bad[0]))
+                    return
+                last = entries[-1]
+                at = offset + ENTRY_SIZE * len(entries)
+                data_at = int(last["data_offset"]) + int(last["data_size"])
+            self._note_unindexed(shard, at, shard.data_start if data_at < 0 else data_at)
+        finally:
+            shard.close()
+
+    def _stop_at(self, place: int) -> None:
+        segment = self._files.index.find(place)
+        if segment is not None:
+            self.place = place
+            text = f"index and data do not agree from here on, {_SINCE}"
+            self._report(CorruptRecord(segment.path, place - segment.start, text))
+
+    def _note_unindexed(self, shard: ShardBytes, index_end: int, data_end: int) -> None:
+        """Report a sound record behind the last one that has an entry."""
+        file = shard.data_file(data_end)
+        header, reason = shard.record_at(data_end)
+        if file is not None and reason is None and header.queue_logic_offset == index_end:
+            text = f"the index lacks the messages from here on, {_SINCE}"
+            self._report(CorruptRecord(file.path, data_end - file.start, text))
+
+    def _report(self, problem: CorruptRecord) -> None:
+        self.problem = problem
+        log.warning("%s", problem)
+
+
+def _agreeing(shard: ShardBytes, offset: int, entries: Array, data_at: int) -> Array:
+    """Return which entries agree with whole records that follow each other from `data_at` on."""
+    good = np.zeros(len(entries), bool)
+    for first, end, data, data_start in shard.windows(entries):
+        if data is not None:
+            good[first:end] = verify_entries(
+                entries[first:end], offset + ENTRY_SIZE * first, data, data_start, own_offset=False
+            )
+    starts = entries["data_offset"].astype(np.int64)
+    ends = starts + entries["data_size"]
+    good[1:] &= starts[1:] == ends[:-1]
+    good[0] &= data_at in (-1, int(starts[0]))
+    return good
