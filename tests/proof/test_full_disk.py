@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.tubestore.journal.test_journalled import (
-    JOURNAL,
-    TOPICS,
-    bodies,
-    killed,
-    mixed,
-    open_store,
-)
+from tests.support.engine.mixed import JOURNAL, TOPICS, bodies, killed, mixed, open_store
 from tubestore.errors import BatchError, DiskFull, TubeStoreError
 from tubestore.options import DURABILITIES
 from tubestore.store.manager import MessageStoreManager

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 import tubestore
-from tests.tubestore.journal.test_journalled import TOPICS, bodies, killed, mixed, open_store
+from tests.support.engine.mixed import TOPICS, bodies, killed, mixed, open_store
 from tubestore.core import local_files
 from tubestore.core.local_files import OsVfs
 from tubestore.errors import StoreFailed

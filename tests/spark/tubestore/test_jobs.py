@@ -16,7 +16,7 @@ import pytest
 
 import tubestore
 from tests.spark.stores import T0, planned, scanned_rows, write_store
-from tests.tubestore.journal.test_journalled import TOPICS, bodies, mixed
+from tests.support.engine.mixed import TOPICS, bodies, mixed
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidOption
 from tubestore.offline.check import check

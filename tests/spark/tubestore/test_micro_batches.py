@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
-from tests.tubestore.journal.test_journalled import TOPICS, killed, mixed, open_store
+from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import tubestore
+from tests.support.engine.mixed import TOPICS, mixed
 from tests.support.golden import GoldenFactory
 from tests.support.tube import tree_digest
 from tests.support.tube_cli import Cli, Result
 from tests.support.tube_cli import cli as cli
 from tests.support.tube_cli import root as root
-from tests.tubestore.journal.test_journalled import TOPICS, mixed
 
 
 def test_a_dump_of_the_real_classes_store_has_the_contracts_fields(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tubestore
-from tests.tubestore.journal.test_journalled import TOPICS, bodies, killed, mixed, open_store
+from tests.support.engine.mixed import TOPICS, bodies, killed, mixed, open_store
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 

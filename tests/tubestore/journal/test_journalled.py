@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import tubestore
+from tests.support.engine.mixed import (
+    JOURNAL,
+    TOPICS,
+    bodies,
+    killed,
+    mixed,
+    open_store,
+)
 from tubestore.clock import ManualClock
-from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.offline.check import check
-from tubestore.store.manager import MessageStoreManager, engine_of
-from tubestore.store.topic import shards_of
+from tubestore.store.manager import engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
-
-TOPICS = [f"t{n:02d}" for n in range(12)]
-JOURNAL = "/s/.tubestore/journal"
-
-
-def open_store(vfs: Vfs, **settings: Any) -> MessageStoreManager:
-    store = tubestore.open("/s", vfs=vfs, clock=ManualClock(), background=False, **settings)
-    for name in TOPICS:
-        store.create_topic(name, partitions=2, exist_ok=True)
-    return store
-
-
-def mixed(first: int, rows: int = 24) -> pa.Table:
-    """Return numbered messages, two of each topic."""
-    numbers = range(first, first + rows)
-    return pa.table(
-        {
-            "topic": [TOPICS[n % len(TOPICS)] for n in numbers],
-            "partition": [n // len(TOPICS) % 2 for n in numbers],
-            "body": [b"%d" % n for n in numbers],
-        }
-    )
-
-
-def bodies(store: MessageStoreManager) -> list[int]:
-    """Return the numbers of all messages, sorted."""
-    rows = []
-    for name in store.topics():
-        with store[name].scan(columns=["body", "state"], verify=True) as reader:
-            rows += reader.read_all().to_pylist()
-    assert {row["state"] for row in rows} <= {"ok"}
-    return sorted(int(row["body"]) for row in rows)
-
-
-def killed(store: MessageStoreManager, vfs: MemoryVfs) -> None:
-    engine_of(store).abandon("killed")
-    vfs.release_locks()
 
 
 def test_a_batch_over_many_shards_is_written_once_and_synced_once(memory_vfs: MemoryVfs) -> None:
@@ -231,136 +198,6 @@ def test_a_shard_that_fails_keeps_the_journal_for_the_next_opening(memory_vfs: M
         assert bodies(again) == list(range(24))
 
 
-def test_a_shard_that_could_not_be_opened_at_first_still_gets_what_the_journal_has(
-    memory_vfs: MemoryVfs,
-) -> None:
-    """Opened without, it would give the offsets of acknowledged messages again."""
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0), durability="fsync")
-    store[TOPICS[5]].flush()
-    killed(store, memory_vfs)
-    faulty = FaultyVfs(memory_vfs)
-    faulty.fail("entries", path=f"{TOPICS[5]}-0/index", error=errno.EIO)
-    with tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False) as again:
-        again.maintain()
-        assert len(again.problems) == 1
-        again[TOPICS[5]].append(b"24", partition=0)
-        assert bodies(again) == list(range(25))
-    assert not memory_vfs.exists(JOURNAL)
-
-
-def test_after_a_reboot_a_shard_that_cannot_be_opened_keeps_the_journal(
-    memory_vfs: MemoryVfs,
-) -> None:
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0), durability="fsync")
-    store[TOPICS[5]].flush()
-    killed(store, memory_vfs)
-    memory_vfs.reboot()
-    faulty = FaultyVfs(memory_vfs)
-    faulty.fail("entries", path=f"{TOPICS[5]}-0/index", error=errno.EIO)
-    with tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False) as again:
-        assert again.problems
-        again[TOPICS[5]].append(b"24", partition=0)
-        assert bodies(again) == list(range(25))
-    assert memory_vfs.exists(JOURNAL)
-
-
-def opened_shards(store: MessageStoreManager) -> int:
-    return len(list(engine_of(store).shards.written()))
-
-
-def test_opening_after_a_kill_opens_no_shard(memory_vfs: MemoryVfs) -> None:
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0))
-    killed(store, memory_vfs)
-    store = open_store(memory_vfs)
-    assert opened_shards(store) == 0
-    assert not memory_vfs.exists(f"/s/{TOPICS[3]}-0")
-    assert store.describe_topic(TOPICS[3]).shards[0].messages == 2
-    assert [m.body for m in store[TOPICS[4]].messages(0)] == [b"4"]
-    assert opened_shards(store) == 2
-    killed(store, memory_vfs)
-    with open_store(memory_vfs) as again:
-        assert bodies(again) == list(range(24))
-
-
-def test_after_a_reboot_all_shards_have_what_the_journal_had(memory_vfs: MemoryVfs) -> None:
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0))
-    killed(store, memory_vfs)
-    memory_vfs.reboot()
-    store = open_store(memory_vfs)
-    assert opened_shards(store) == len(TOPICS)
-    assert not memory_vfs.exists(JOURNAL)
-    killed(store, memory_vfs)
-
-
-def test_kill_after_kill_the_journal_goes_on(memory_vfs: MemoryVfs) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    count = 0
-    for _ in range(8):
-        store = open_store(memory_vfs)
-        for _ in range(chance.randrange(4)):
-            rows = chance.choice((6, 12, 24))  # few rows, few shards: those go past the journal
-            store.append_batch(mixed(count, rows=rows))
-            count += rows
-            if chance.random() < 0.3:
-                store[chance.choice(TOPICS)].flush()
-        if chance.random() < 0.3:
-            store.maintain()
-        killed(store, memory_vfs)
-        if chance.random() < 0.2:
-            memory_vfs.reboot()
-    with open_store(memory_vfs) as store:
-        assert bodies(store) == list(range(count))
-        assert store.problems == []
-    assert not memory_vfs.exists(JOURNAL)
-
-
-def test_the_background_gives_the_shards_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0))
-    killed(store, memory_vfs)
-    clock = ManualClock()
-    with tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False) as store:
-        store.maintain()
-        assert opened_shards(store) == len(TOPICS)
-        assert store.stats()["journal_bytes"] > 0
-        clock.advance(store.options.journal_flush_ms)
-        store.maintain()
-        assert store.stats()["journal_bytes"] == 0
-
-
-def test_retention_plans_with_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
-    settings = {"segment_size_bytes": 100}
-    store = open_store(memory_vfs, **settings)
-    store.append_batch(mixed(0))
-    store.flush()
-    for first in range(24, 120, 24):
-        store.append_batch(mixed(first))
-    killed(store, memory_vfs)
-    with open_store(memory_vfs, **settings) as again:
-        topic = again[TOPICS[0]]
-        going = topic.retain(max_bytes=0, dry_run=True)
-        shards_of(topic).shard(0)
-        assert going
-        assert topic.retain(max_bytes=0) == going
-
-
-def test_syncing_the_store_covers_what_a_kill_left(memory_vfs: MemoryVfs) -> None:
-    store = open_store(memory_vfs)
-    store.append_batch(mixed(0))
-    killed(store, memory_vfs)
-    counting = FaultyVfs(memory_vfs)
-    with open_store(counting) as again:
-        again.sync()
-        assert counting.calls["sync"] == 0
-        assert counting.calls["sync_file_system"] == 1
-
-
 def left_with_another_writers_message(vfs: MemoryVfs) -> bytes:
     """Leave a journal, and another message where its first one belongs; returns the journal."""
     other = MemoryVfs()
@@ -419,31 +256,6 @@ def test_without_room_in_quarantine_the_journal_stays_and_its_shard_is_refused(
     assert quarantined(memory_vfs)[".tubestore+journal"][: len(before)] == before
 
 
-def test_a_shard_that_somebody_else_has_written_to_takes_no_part_until_the_next_generation(
-    memory_vfs: MemoryVfs,
-) -> None:
-    """A part of its own that does not fit stands in the journal, before those that would."""
-    foreign = open_store(memory_vfs)
-    foreign[TOPICS[0]].append(b"another one", partition=0)
-    data = memory_vfs.read_file(f"/s/{TOPICS[0]}-0/{0:020d}.tube")
-    foreign.close()
-    vfs = MemoryVfs()
-    store = open_store(vfs)
-    store.append_batch(mixed(0))
-    killed(store, vfs)
-    vfs.make_directories(f"/s/{TOPICS[0]}-0/index")
-    vfs.open(f"/s/{TOPICS[0]}-0/{0:020d}.tube", create=True).pwrite(data, 0)
-    store = open_store(vfs)
-    store.append_batch(mixed(24))
-    assert [str(p) for p in store.problems if "another one" in str(p)]
-    assert [m.body for m in store[TOPICS[0]].messages(0)] == [b"another one", b"24"]
-    assert shards_of(store[TOPICS[0]]).shard(0).stats()["dirty_bytes"] == 0
-    assert shards_of(store[TOPICS[1]]).shard(0).stats()["dirty_bytes"] > 0
-    killed(store, vfs)
-    with open_store(vfs) as again:
-        assert [m.body for m in again[TOPICS[0]].messages(0)] == [b"another one", b"24"]
-
-
 def test_a_journal_that_cannot_be_read_keeps_the_store_shut(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
     store.append_batch(mixed(0))
@@ -491,14 +303,6 @@ def test_the_background_writes_it_to_the_shards_after_a_while(memory_vfs: Memory
         clock.advance(store.options.journal_flush_ms)
         store.maintain()
         assert store.stats()["dirty_bytes"] == 0
-
-
-def test_few_shards_and_large_slices_write_their_files_at_once(memory_vfs: MemoryVfs) -> None:
-    with open_store(memory_vfs) as store:
-        store.append_batch(mixed(0, rows=7))
-        large = mixed(0, rows=12).set_column(2, "body", [[b"x" * 20_000] * 12])
-        store.append_batch(large)
-        assert not memory_vfs.exists(JOURNAL)
 
 
 def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent(memory_vfs: MemoryVfs) -> None:

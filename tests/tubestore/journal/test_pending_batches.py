@@ -12,15 +12,8 @@ import pyarrow as pa
 import pytest
 
 import tubestore
+from tests.support.engine.mixed import JOURNAL, TOPICS, bodies, killed, mixed, open_store
 from tests.support.tube import columns_of, make_rows
-from tests.tubestore.journal.test_journalled import (
-    JOURNAL,
-    TOPICS,
-    bodies,
-    killed,
-    mixed,
-    open_store,
-)
 from tubestore.clock import ManualClock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.errors import StoreClosed, StoreFailed, UnknownTopic

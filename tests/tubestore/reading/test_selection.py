@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.tube import open_shard
 from tubestore.reading.selection import Found, portions
 from tubestore.reading.sources import EVERYTHING, Filter
-from tubestore.reading.view import ShardView
 from tubestore.record.records import ENTRY_SIZE, Row
 from tubestore.shard.message_store import MessageStore
 from tubestore.testing import MemoryVfs
@@ -40,6 +38,7 @@ row_lists = st.lists(
     ),
     max_size=60,
 )
+
 filters = st.builds(
     Filter,
     st.one_of(st.none(), st.frozensets(st.integers(0, 3), max_size=2)),
@@ -54,10 +53,6 @@ def passes(row: Row, wanted: Filter) -> bool:
         and (wanted.start_ms is None or row.received_time >= wanted.start_ms)
         and (wanted.end_ms is None or row.received_time < wanted.end_ms)
     )
-
-
-def offsets_of(found: Any) -> list[int]:
-    return [int(o) for rows in found.rows for o in rows.offsets]
 
 
 def expected_page(
@@ -89,6 +84,10 @@ pages = (
     st.integers(0, 12),
     st.one_of(st.none(), st.integers(0, 900)),
 )
+
+
+def offsets_of(found: Any) -> list[int]:
+    return [int(o) for rows in found.rows for o in rows.offsets]
 
 
 @given(*pages, st.integers(0, PARTITIONS - 1), st.one_of(st.just(EVERYTHING), filters))
@@ -170,37 +169,3 @@ def test_portions_of_everything_are_what_a_walk_finds(
             found += part.offsets.tolist()
     numbers = range(first, len(rows))
     assert found == [n * ENTRY_SIZE for n in numbers if passes(rows[n], wanted)]
-
-
-@pytest.fixture
-def filtered_view() -> ShardView:
-    """5,000 messages of one partition, every 50th with key code 1, a time each."""
-    rows = [Row(0, int(n % 50 == 0), n, 0, n, 0, b"body %d" % n) for n in range(5000)]
-    shard = open_shard(MemoryVfs())
-    for row in rows:
-        shard.append(row, "memory")
-    shard.flush()
-    return shard.view()
-
-
-def test_a_filter_looks_only_at_what_can_pass(
-    filtered_view: ShardView, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Posting lists of the key code, and times, choose before an entry is looked at."""
-    looked_at = 0
-    mask = Filter.mask
-
-    def counting(self: Filter, entries: Any) -> Any:
-        nonlocal looked_at
-        looked_at += len(entries)
-        return mask(self, entries)
-
-    monkeypatch.setattr(Filter, "mask", counting)
-    find = filtered_view.find
-    keyed = find(0, 0, limit=1000, max_bytes=None, wanted=Filter(frozenset({1})))
-    assert offsets_of(keyed) == [n * ENTRY_SIZE for n in range(0, 5000, 50)]
-    assert looked_at == 100
-    looked_at = 0
-    timed = find(0, 0, limit=1000, max_bytes=None, wanted=Filter(None, 4000, 4100))
-    assert offsets_of(timed) == [n * ENTRY_SIZE for n in range(4000, 4100)]
-    assert looked_at == 100

@@ -15,6 +15,7 @@ from tubestore.segments.file_store import MsgFileStore
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
+
 PATH = f"{HOME}/.tubestore/checkpoint.json"
 
 
@@ -73,12 +74,3 @@ def test_a_failure_to_write_it_is_no_error(memory_vfs: MemoryVfs) -> None:
     faulty.fail("replace_file")
     write_checkpoint(files, files.index.end, files.data.end)
     assert not memory_vfs.exists(PATH)
-
-
-@pytest.mark.parametrize("damages", ["x", [[5, 5, "empty"]], [[1, 2]], [["1", 2, "text"]], [{}]])
-def test_damages_that_make_no_sense_are_no_checkpoint(damages: object) -> None:
-    fields = {"index_end": 0, "data_end": 9, "index_digest": "", "data_digest": ""}
-    good = json.dumps({**fields, "damages": [[1, 2, "why"]]}).encode()
-    assert Checkpoint.parse(good).damages == [[1, 2, "why"]]
-    with pytest.raises(ValueError, match=r"damages|kind"):
-        Checkpoint.parse(json.dumps({**fields, "damages": damages}).encode())

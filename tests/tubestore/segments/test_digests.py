@@ -5,57 +5,30 @@ from __future__ import annotations
 from posixpath import basename
 from typing import Any
 
-import pytest
-
-import tubestore
+from tests.support.engine.sealed import (
+    DIGESTS,
+    FIRST,
+    FIRST_INDEX,
+    OWN,
+    ROOT,
+    SHARD,
+    filled,
+    flip,
+    found,
+    open_store,
+)
 from tests.support.publishing import stage
 from tests.support.tube import T0
 from tubestore.clock import ManualClock
-from tubestore.offline.check import Finding, Reason, check
 from tubestore.offline.repair import repair
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
-from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, DIGESTS_HEADER, signed_digest
+from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES, signed_digest
 from tubestore.segments.digests import digest_blocks, digests_path, parse_digests
 from tubestore.store.manager import engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import LyingVfs, MemoryVfs
 
-ROOT = "/store"
-SHARD = f"{ROOT}/t-0"
-OWN = f"{SHARD}/.tubestore"
-FIRST = f"{SHARD}/{0:020d}.tube"
-FIRST_INDEX = f"{SHARD}/index/{0:020d}.index"
-DIGESTS = f"{OWN}/{0:020d}.tube.digests"
 INDEX_DIGESTS = f"{OWN}/{0:020d}.index.digests"
-SETTINGS: dict[str, Any] = {
-    "segment_size_bytes": 300,
-    "index_segment_size_bytes": 5 * INDEX_ENTRY.size,
-}
-
-
-def open_store(vfs: MemoryVfs, **more: Any) -> tubestore.MessageStoreManager:
-    clock = ManualClock(T0)
-    return tubestore.open(ROOT, vfs=vfs, clock=clock, background=False, **SETTINGS, **more)
-
-
-def filled(messages: int = 12) -> MemoryVfs:
-    """A closed store whose first files of both streams are sealed."""
-    vfs = MemoryVfs(ManualClock(T0))
-    with open_store(vfs) as store:
-        topic = store.create_topic("t")
-        for n in range(messages):
-            topic.append(b"message %04d" % n)
-    return vfs
-
-
-def found(vfs: MemoryVfs) -> list[Finding]:
-    return list(check(ROOT, vfs=vfs, wait=lambda _: None))
-
-
-def flip(vfs: MemoryVfs, path: str, position: int, bit: int = 1) -> None:
-    file = vfs.open(path)
-    (byte,) = file.pread(1, position)
-    file.pwrite(bytes([byte ^ bit]), position)
 
 
 def start_of(path: str) -> int:
@@ -92,54 +65,6 @@ def test_a_block_is_a_mebibyte_and_the_last_one_what_is_left() -> None:
     blocks = digest_blocks(len(data), read)
     assert asked == [(0, 1 << 20), (1 << 20, 1 << 20), (2 << 20, 4)]
     assert blocks[0] == blocks[1] != blocks[2]
-
-
-@pytest.mark.parametrize("field", ["msg_id", "report_address"])
-def test_a_bit_that_only_a_digest_can_show_is_found_in_a_sealed_file(field: str) -> None:
-    vfs = filled()
-    flip(vfs, FIRST, DATA_HEADER.position(field) + 1)
-    (finding,) = found(vfs)
-    assert (finding.path, finding.position) == (FIRST, 0)
-    assert (finding.reason, finding.severity) == (Reason.DIGEST_DIFFERS, "error")
-    assert "has changed since the file was sealed" in finding.message
-    vfs.remove(DIGESTS)
-    assert found(vfs) == []
-
-
-def test_damage_that_a_record_shows_is_not_told_twice() -> None:
-    vfs = filled()
-    flip(vfs, FIRST, DATA_HEADER.size + 3)
-    (finding,) = found(vfs)
-    assert finding.reason is Reason.BAD_CHECKSUM
-
-
-def test_where_entry_and_record_contradict_each_other_the_digest_names_which_changed() -> None:
-    for path, position in ((FIRST, DATA_HEADER.position("key_code")), (FIRST_INDEX, 16)):
-        vfs = filled()
-        flip(vfs, path, position)
-        findings = found(vfs)
-        assert {f.reason for f in findings} <= {Reason.ENTRY_DIFFERS, Reason.DIGEST_DIFFERS}
-        differs = [f.path for f in findings if f.reason is Reason.DIGEST_DIFFERS]
-        assert differs == ([FIRST] if path == FIRST else [])  # the entry's file is told of already
-
-
-@pytest.mark.parametrize("position", [0, 4, 8, 20, 24, 28, DIGESTS_HEADER.size])
-def test_damaged_digests_say_nothing_of_the_file(position: int) -> None:
-    vfs = filled()
-    flip(vfs, DIGESTS, position)
-    (finding,) = found(vfs)
-    assert (finding.path, finding.reason) == (DIGESTS, Reason.STALE_CACHE)
-    assert finding.severity == "warning"
-
-
-def test_digests_of_another_length_are_stale_and_those_of_no_file_too() -> None:
-    vfs = filled()
-    vfs.replace_file(f"{OWN}/{1:020d}.tube.digests", vfs.read_file(DIGESTS))
-    other = f"{OWN}/{5 * INDEX_ENTRY.size:020d}.index.digests"
-    vfs.replace_file(other, vfs.read_file(DIGESTS))
-    texts = {f.path: f.message for f in found(vfs) if f.reason is Reason.STALE_CACHE}
-    assert texts[f"{OWN}/{1:020d}.tube.digests"] == "there is no such file"
-    assert "it describes" in texts[other]
 
 
 def test_digests_go_with_the_files_that_retention_removes() -> None:

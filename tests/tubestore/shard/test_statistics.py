@@ -18,11 +18,6 @@ from tubestore.testing import FaultyVfs, MemoryVfs
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def store(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[MessageStoreManager]:
     with tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False) as opened:
         opened.create_topic("a", partitions=2, stores=2)
@@ -113,25 +108,6 @@ def test_reads_and_the_journal_are_counted(store: MessageStoreManager) -> None:
     assert store.stats()["journal_bytes"] > 10 * 53
     store["t3"].read(0)
     assert store.stats()["topics"]["t3"]["reads"] >= 1
-
-
-def test_every_metric_is_in_the_statistics(store: MessageStoreManager) -> None:
-    store["b"].append(b"x")
-    found = store.stats()
-    shard = found["topics"]["b"]["shards"][0]
-    assert {m.name for m in metrics.METRICS} == set(shard) == {*SUMMED, *LARGEST}
-    assert {m.name for m in metrics.STORE_METRICS} <= set(found)
-
-
-def test_prometheus_gets_a_line_a_shard(store: MessageStoreManager) -> None:
-    pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
-    store["a"].append(b"x", partition=0)
-    store["a"].append(b"x", partition=10_000)
-    lines = metrics.text(store).splitlines()
-    assert 'tubestore_appends_total{store_id="0",topic="a"} 1.0' in lines
-    assert 'tubestore_appends_total{store_id="1",topic="a"} 1.0' in lines
-    assert "# TYPE tubestore_dirty_bytes gauge" in lines
-    assert "tubestore_problems 0.0" in lines
 
 
 def test_statistics_of_a_closed_store_are_refused(memory_vfs: MemoryVfs) -> None:

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
+from tests.support.engine.shard_files import (
+    ALIKE,
+    HOME,
+    OWN,
+    SMALL,
+    copy,
+    filled,
+    findings,
+    next_offset,
+    remove_caches,
+    sound,
+    swap,
+    wrong,
+)
+from tests.support.engine.shard_files import alike as alike
 from tests.support.tube import (
     bodies,
-    encode_row,
     make_row,
     make_rows,
     open_shard,
     scanned,
     write_rows,
 )
-from tubestore.offline.check import Finding, Reason, check
+from tubestore.offline.check import check
 from tubestore.offline.dump import dump
 from tubestore.offline.repair import repair
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE, entries_in
-from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
 
-HOME = "/store/t-0"
-OWN = f"{HOME}/.tubestore"
 STORE = b'{"version": 1, "uuid": "1"}'
+
 ROWS = make_rows(40)
+
 BODIES = [row.payload for row in ROWS]
-#: Files of a few messages each.
-SMALL: dict[str, Any] = {"segment_size_bytes": 300, "index_segment_size_bytes": 5 * ENTRY_SIZE}
 
 
 @pytest.fixture
@@ -40,24 +50,6 @@ def paths(memory_vfs: MemoryVfs) -> dict[str, list[str]]:
     write_rows(memory_vfs, ROWS, HOME, **SMALL)
     tree = sorted(memory_vfs.tree())
     return {suffix: [p for p in tree if p.endswith(suffix)] for suffix in (".tube", ".index")}
-
-
-def remove_caches(vfs: MemoryVfs) -> None:
-    for name, _, _ in vfs.entries(OWN):
-        vfs.remove(f"{OWN}/{name}")
-
-
-def findings(vfs: MemoryVfs) -> list[Finding]:
-    found = check("/store", vfs=vfs, wait=lambda _: None)
-    return [f for f in found if f.reason != "stale_cache"]
-
-
-def next_offset(shard: MessageStore) -> int:
-    return shard.append(make_row(b"after"), "fsync")
-
-
-def sound(shard: MessageStore) -> list[bytes | None]:
-    return [row["body"] for row in scanned(shard.view()) if row["state"] == "ok"]
 
 
 def test_a_missing_first_index_file_is_made_again_from_the_records(
@@ -330,86 +322,6 @@ def test_damaged_entries_without_any_data_file_keep_their_offsets(
     assert any(content in damaged and b"\xff" * ENTRY_SIZE in content for content in kept)
 
 
-# -- files at another one's place --------------------------------------------------------------
-
-#: All of one size, in one partition and of one time: an entry fits to any of the records.
-ALIKE = [make_row(b"message %05d" % number) for number in range(40)]
-
-
-def swap(vfs: MemoryVfs, one: str, other: str) -> None:
-    first, second = vfs.read_file(one), vfs.read_file(other)
-    vfs.replace_file(one, second)
-    vfs.replace_file(other, first)
-
-
-def copy(vfs: MemoryVfs, source: str, target: str) -> None:
-    vfs.replace_file(target, vfs.read_file(source))
-
-
-def filled(vfs: MemoryVfs, suffix: str) -> list[str]:
-    return sorted(p for p, data in vfs.tree().items() if p.endswith(suffix) and data)
-
-
-@pytest.fixture
-def alike(memory_vfs: MemoryVfs) -> MemoryVfs:
-    write_rows(memory_vfs, ALIKE, HOME, **SMALL)
-    return memory_vfs
-
-
-def wrong(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that are shown as sound and have another message's body."""
-    bodies_at = {ENTRY_SIZE * n: row.payload for n, row in enumerate(ALIKE)}
-    return [r for r in rows if r["state"] == "ok" and r["body"] != bodies_at[r["offset"]]]
-
-
-MISPLACED: dict[str, tuple[Any, str, int, int, int]] = {
-    # how, of which stream, from, to, messages that are there afterwards
-    "two data files swapped": (swap, ".tube", 1, 2, 30),
-    "the first and the last data file swapped": (swap, ".tube", 0, -1, 30),
-    "a data file over a later one": (copy, ".tube", 1, 2, 35),
-    "a data file over an earlier one": (copy, ".tube", 3, 1, 35),
-    "a data file over the one before it": (copy, ".tube", 1, 0, 35),
-    "a data file over the last one": (copy, ".tube", 0, -1, 35),
-    "two index files swapped": (swap, ".index", 1, 2, 40),
-    "an index file over a later one": (copy, ".index", 0, 3, 40),
-    "an index file over an earlier one": (copy, ".index", 3, 1, 40),
-    "an index file over the last one": (copy, ".index", 1, -1, 40),
-}
-
-
-@pytest.mark.parametrize("caches", [True, False])
-@pytest.mark.parametrize("name", MISPLACED)
-def test_records_at_another_ones_place_are_reported_and_never_given_as_its_messages(
-    alike: MemoryVfs, name: str, caches: bool
-) -> None:
-    how, suffix, source, target, there = MISPLACED[name]
-    files = filled(alike, suffix)
-    how(alike, files[source], files[target])
-    if not caches:
-        remove_caches(alike)
-    kept = {p: data for p, data in alike.tree().items() if p.endswith(".tube") and data}
-    reader = ShardReader(alike, HOME, "t", 0, StoreOptions())
-    assert wrong(scanned(reader.view())) == []
-    reader.close()
-    named = {f.path for f in findings(alike) if f.severity == "error"}
-    assert files[target] in named
-    shown = [r for batch in dump("/store", vfs=alike) for r in batch.to_pylist()]
-    assert wrong([{**row, "offset": row["index_offset"]} for row in shown]) == []
-    shard = open_shard(alike, HOME, **SMALL)
-    rows = scanned(shard.view())
-    assert wrong(rows) == []
-    assert sum(row["state"] == "ok" for row in rows) == there
-    assert {p.path for p in shard.recovered.problems} <= named
-    assert files[target] in {p.path for p in shard.recovered.problems}
-    assert next_offset(shard) == ENTRY_SIZE * len(ALIKE)
-    shard.close()
-    assert {p: data for p, data in alike.tree().items() if p in kept} == kept
-    if suffix == ".tube":  # it stays so, and is known again
-        again = open_shard(alike, HOME, **SMALL)
-        assert scanned(again.view())[: len(rows)] == rows
-        assert files[target] in {p.path for p in again.recovered.problems}
-
-
 def test_repair_puts_swapped_data_files_back(alike: MemoryVfs) -> None:
     files = filled(alike, ".tube")
     before = {path: alike.read_file(path) for path in files}
@@ -452,42 +364,6 @@ def test_moving_data_files_back_can_be_interrupted_anywhere(alike: MemoryVfs) ->
             list(repair("/store", vfs=again, apply=True))
             assert {path: again.read_file(path) for path in files} == before, state
     assert len(distinct) > 5
-
-
-def test_an_intact_shard_is_not_read_beyond_the_first_record_of_each_file(
-    alike: MemoryVfs,
-) -> None:
-    faulty = FaultyVfs(alike)
-    before = faulty.calls.copy()
-    shard = open_shard(faulty, HOME, **SMALL)
-    files = len(filled(alike, ".tube")) + len(filled(alike, ".index"))
-    assert (faulty.calls - before)["pread"] <= 4 * files + 4
-    shard.close()
-
-
-def test_files_of_records_that_carry_offsets_a_second_time_are_not_misplaced(
-    memory_vfs: MemoryVfs,
-) -> None:
-    """TubeMQ gave offsets twice after a crash, and an opening wrote all entries in order."""
-    data, index, at = [b""], b"", 0
-    for number, row in enumerate(ALIKE):
-        named = number if number < 7 else number - 3
-        (header, payload), entry = encode_row(row, ENTRY_SIZE * named, at)
-        data[-1] += header + payload
-        index, at = index + entry, at + len(header) + len(payload)
-        if number % 5 == 4:
-            data.append(b"")
-    memory_vfs.make_directories(f"{HOME}/index")
-    start = 0
-    for content in data:
-        memory_vfs.replace_file(f"{HOME}/{start:020d}.tube", content)
-        start += len(content)
-    memory_vfs.replace_file(f"{HOME}/index/{0:020d}.index", index)
-    assert {f.reason for f in findings(memory_vfs)} == {Reason.OWN_OFFSET}
-    shard = open_shard(memory_vfs, HOME, **SMALL)
-    assert shard.recovered.problems == []
-    assert sound(shard) == [row.payload for row in ALIKE]
-    assert memory_vfs.read_file(f"{HOME}/index/{0:020d}.index") == index
 
 
 @pytest.mark.parametrize("caches", [True, False])

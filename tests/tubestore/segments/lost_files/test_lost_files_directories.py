@@ -9,38 +9,24 @@ import errno
 from typing import Any
 
 import pytest
-import xxhash
 
-import tubestore
 from tests.support.crashes import some_states
+from tests.support.engine.registers import OWN, REGISTER, filled, opened, registered
 from tubestore.core.trees import remove_tree
 from tubestore.errors import NotAStore
 from tubestore.offline.check import check
-from tubestore.offline.own_files import read_bounds
 from tubestore.offline.repair import repair
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
-from tubestore.record.state_files import Bounds, parse_shards, shards_line
+from tubestore.record.state_files import Bounds, shards_line
 from tubestore.segments import checkpoint
 from tubestore.store import directory
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
-OWN = "/store/.tubestore"
-REGISTER = f"{OWN}/shards.log"
 SHARD = "/store/t-0"
+
 Tree = dict[str, bytes]
-
-
-def opened(vfs: Any, mode: Any = "w", **how: Any) -> MessageStoreManager:
-    return tubestore.open("/store", mode, vfs=vfs, background=False, **how)
-
-
-def filled(vfs: Any, rows: int = 10, topic: str = "t", **how: Any) -> None:
-    with opened(vfs, **how) as store:
-        logs = store.create_topic(topic, exist_ok=True)
-        for number in range(rows):
-            logs.append(b"message %d" % number)
 
 
 def saved(vfs: MemoryVfs, path: str = SHARD) -> Tree:
@@ -54,10 +40,6 @@ def put_back(vfs: MemoryVfs, tree: Tree, path: str = SHARD) -> None:
         vfs.replace_file(name, content)
 
 
-def registered(vfs: Any) -> dict[str, Bounds]:
-    return read_bounds(vfs, "/store")
-
-
 def findings(vfs: Any) -> list[tuple[str, str]]:
     found = check("/store", vfs=vfs, wait=lambda _: None)
     return [(f.path, f.reason) for f in found if f.reason != "stale_cache"]
@@ -68,12 +50,11 @@ def bodies(store: MessageStoreManager, topic: str = "t") -> list[bytes | None]:
 
 
 MISSING = [(SHARD, "missing_file")]
+
 BODIES = [b"message %d" % number for number in range(10)]
 
 
 # -- a directory that is missing ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("left", ["nothing", "an empty directory"])
 def test_a_missing_shard_is_reported_and_gets_no_message_until_it_is_back(
     memory_vfs: MemoryVfs, left: str
@@ -174,8 +155,6 @@ def test_a_shard_given_up_that_is_put_back_is_as_it_was(memory_vfs: MemoryVfs) -
 
 
 # -- an older copy -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("caches", [True, False])
 def test_a_shard_that_came_back_from_an_older_copy_gives_no_offset_twice(
     memory_vfs: MemoryVfs, caches: bool
@@ -240,8 +219,6 @@ def test_each_lost_message_at_the_end_has_the_room_of_a_record(
 
 
 # -- a directory at another one's place --------------------------------------------------------
-
-
 def rename(vfs: MemoryVfs, *steps: tuple[str, str]) -> None:
     for source, target in steps:
         vfs.rename(f"/store/{source}", f"/store/{target}")
@@ -339,8 +316,6 @@ def test_a_reader_does_not_report_a_shard_that_its_topic_gets_meanwhile(
 
 
 # -- what is no loss ---------------------------------------------------------------------------
-
-
 def test_what_retention_removed_is_not_missed_even_without_the_caches(
     memory_vfs: MemoryVfs,
 ) -> None:
@@ -443,47 +418,6 @@ def test_a_topic_that_a_writer_deletes_meanwhile_is_not_missed(
     assert vfs.deleted
 
 
-# -- the file ----------------------------------------------------------------------------------
-
-
-def test_a_damaged_line_costs_evidence_and_is_reported(memory_vfs: MemoryVfs) -> None:
-    filled(memory_vfs)
-    line = memory_vfs.read_file(REGISTER)
-    memory_vfs.replace_file(REGISTER, line.replace(b"280", b"281") + line + b"torn")
-    (finding,) = [f for f in check("/store", vfs=memory_vfs) if f.path == REGISTER]
-    assert (finding.reason, finding.position) == ("stale_cache", 0)
-    (done,) = repair("/store", vfs=memory_vfs, apply=True)
-    assert (done.path, done.action) == (REGISTER, "reset_state")
-    assert list(check("/store", vfs=memory_vfs)) == []
-    assert registered(memory_vfs)["t-0"].index_end == 280
-
-
-@pytest.mark.parametrize("tail", [b"torn", b"damaged line\n"])
-def test_a_line_behind_a_torn_one_counts(memory_vfs: MemoryVfs, tail: bytes) -> None:
-    filled(memory_vfs)
-    memory_vfs.replace_file(REGISTER, memory_vfs.read_file(REGISTER) + tail)
-    filled(memory_vfs)
-    assert registered(memory_vfs)["t-0"].index_end == 20 * ENTRY_SIZE
-
-
-@pytest.mark.parametrize(
-    "content", [b"[]", b'{"t-0": [0, 0, 1]}', b'{"t-0": "x"}', b'{"t-0": [0, 0, 1, "1", 0]}']
-)
-def test_a_line_of_another_content_does_not_count(memory_vfs: MemoryVfs, content: bytes) -> None:
-    line = b"%s %s\n" % (xxhash.xxh3_64_hexdigest(content).encode(), content)
-    memory_vfs.make_directories(OWN)
-    memory_vfs.replace_file(REGISTER, line)
-    assert registered(memory_vfs) == {}
-    filled(memory_vfs)
-    assert list(registered(memory_vfs)) == ["t-0"]
-
-
-def test_the_last_line_of_a_shard_counts() -> None:
-    has, gone = shards_line({"t-0": Bounds(0, 0, 1, 1)}), shards_line({"t-0": None})
-    assert parse_shards(has + gone) == ({}, None)
-    assert parse_shards(gone + has) == ({"t-0": [0, 0, 1, 1, 0]}, None)
-
-
 def test_the_file_does_not_grow_with_time(
     memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,8 +468,6 @@ def test_without_room_for_a_lower_end_the_older_one_does_not_count(
 
 
 # -- crashes -----------------------------------------------------------------------------------
-
-
 def test_no_crash_makes_a_shard_count_as_missing(memory_vfs: MemoryVfs) -> None:
     """Kills and power cuts while shards are made, synced, cut by retention, deleted, made again."""
     journal = memory_vfs.record()

@@ -10,13 +10,17 @@ import pytest
 
 import tubestore
 from tests.spark.stores import planned, read_plan
+from tests.support.tube import open_shard
 from tubestore.clock import ManualClock
 from tubestore.options import Durability
+from tubestore.reading.sources import Filter
+from tubestore.reading.view import ShardView
 from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, key_code_of
-from tubestore.record.records import pack_header
+from tubestore.record.records import ENTRY_SIZE, Row, pack_header
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import Topic, shards_of
+from tubestore.testing import MemoryVfs
 
 ITEMS = ["Aa", "BB", None, "Aa", "C", "BB", "BB", "Aa"]
 
@@ -117,3 +121,41 @@ def test_items_that_only_share_a_hash_are_left_out_of_several_files(tmp_path: Pa
         assert bodies(topic.follow(0, filter_items=["BB"], idle_timeout=0)) == []
         assert topic.read_many({0: 0}, filter_items=["BB"]).table.num_rows == 0
         assert topic.scan(filter_items=["BB"]).read_all().num_rows == 0
+
+
+@pytest.fixture
+def filtered_view() -> ShardView:
+    """5,000 messages of one partition, every 50th with key code 1, a time each."""
+    rows = [Row(0, int(n % 50 == 0), n, 0, n, 0, b"body %d" % n) for n in range(5000)]
+    shard = open_shard(MemoryVfs())
+    for row in rows:
+        shard.append(row, "memory")
+    shard.flush()
+    return shard.view()
+
+
+def offsets_of(found: Any) -> list[int]:
+    return [int(o) for rows in found.rows for o in rows.offsets]
+
+
+def test_a_filter_looks_only_at_what_can_pass(
+    filtered_view: ShardView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Posting lists of the key code, and times, choose before an entry is looked at."""
+    looked_at = 0
+    mask = Filter.mask
+
+    def counting(self: Filter, entries: Any) -> Any:
+        nonlocal looked_at
+        looked_at += len(entries)
+        return mask(self, entries)
+
+    monkeypatch.setattr(Filter, "mask", counting)
+    find = filtered_view.find
+    keyed = find(0, 0, limit=1000, max_bytes=None, wanted=Filter(frozenset({1})))
+    assert offsets_of(keyed) == [n * ENTRY_SIZE for n in range(0, 5000, 50)]
+    assert looked_at == 100
+    looked_at = 0
+    timed = find(0, 0, limit=1000, max_bytes=None, wanted=Filter(None, 4000, 4100))
+    assert offsets_of(timed) == [n * ENTRY_SIZE for n in range(4000, 4100)]
+    assert looked_at == 100

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.tubestore.journal.test_journalled import JOURNAL, killed, open_store
+from tests.support.engine.mixed import JOURNAL, killed, open_store
 from tubestore.errors import CorruptRecord
 from tubestore.offline.check import check
 from tubestore.store.manager import MessageStoreManager

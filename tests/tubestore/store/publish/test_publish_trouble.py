@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.support.faults import WatchingVfs, failing_after_the_record
+from tests.support.faults import WatchingVfs
 from tests.support.publishing import CLOCK, ROOT, batch, bodies, numbered, open_store, stage
 from tests.support.publishing import store as store
 from tests.support.publishing import vfs as vfs
@@ -25,7 +25,6 @@ from tubestore.errors import (
     StoreFailed,
     StoreLocked,
 )
-from tubestore.offline.check import check
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import StagedFile
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -142,31 +141,6 @@ def _calls_until_the_record(vfs: MemoryVfs) -> list[tuple[str, int]]:
         store.publish("j", staged)
         watching.on = False
     return watching.calls_until_the_record()
-
-
-@pytest.mark.parametrize("call", ["link", "sync_directory", "rename", "replace_file", "open"])
-def test_a_failure_after_the_record_fails_the_shards_until_they_are_reopened(call: str) -> None:
-    inner = MemoryVfs(CLOCK)
-    faulty = FaultyVfs(inner)
-    store = open_store(faulty)
-    store.create_topic("a", partitions=3, stores=2)
-    store.create_topic("b")
-    store["a"].append(b"before", partition=0)
-    staged = stage(inner, "j", batch(numbered(9)))
-    with failing_after_the_record(inner, faulty, call), pytest.raises(StoreFailed):
-        store.publish("j", staged)
-    with pytest.raises(StoreFailed):
-        store["a"].append(b"x", partition=0)
-    with pytest.raises(StoreFailed):
-        store.publish("k", [])
-    assert bodies(store) == [b"before"]
-    store["b"].append(b"other shards go on")
-    with pytest.raises(StoreFailed):
-        store.close()
-    with open_store(inner) as again:
-        assert len(bodies(again)) == 10
-        assert again.publish("j", staged).replayed
-    assert list(check(ROOT, vfs=inner)) == []
 
 
 def test_appends_wait_while_a_job_is_published_and_then_go_on(vfs: MemoryVfs) -> None:

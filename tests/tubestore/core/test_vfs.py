@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
-from tubestore.clock import ManualClock
-from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.testing import MemoryVfs
-
-
-@pytest.fixture(params=["os", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Vfs, str]:
-    """A file system and an empty directory on it."""
-    if request.param == "os":
-        return OsVfs(), str(tmp_path)
-    vfs = MemoryVfs()
-    vfs.make_directories("/some/where")
-    return vfs, "/some/where"
-
-
-Place = tuple[Vfs, str]
+from tests.support.engine.places import Place
+from tests.support.engine.places import place as place
+from tubestore.core.vfs import Vfs
 
 
 def test_both_are_a_vfs(place: Place) -> None:
@@ -91,87 +77,6 @@ def test_truncating_cuts_and_growing_again_shows_zeros(place: Place) -> None:
     assert file.pread(9, 0) == b"abc\0\0"
     file.pwrite(b"z", 7)
     assert file.pread(9, 0) == b"abc\0\0\0\0z"
-
-
-def test_a_view_is_read_only_and_survives_close_and_removal(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.pwrite(b"abcdef", 0)
-    view = file.view(4)
-    assert view == b"abcd"
-    assert view.readonly
-    file.close()
-    vfs.remove(f"{root}/a")
-    assert view == b"abcd"
-
-
-def test_a_view_longer_than_the_file_is_refused(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.pwrite(b"abc", 0)
-    with pytest.raises(ValueError, match=r"longer|greater"):
-        file.view(4)
-
-
-def test_a_write_after_a_view_is_taken_at_any_length(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.pwrite(b"abc", 0)
-    view = file.view(3)
-    for _ in range(5):
-        file.pwrite(b"0123456789", file.size())
-    assert view == b"abc"
-    assert file.size() == 53
-    assert file.view(53)[-10:] == b"0123456789"
-
-
-def test_a_view_shows_what_is_written_over_it_later(place: Place) -> None:
-    vfs, root = place
-    vfs.open(f"{root}/a", create=True).pwrite(b"abc", 0)
-    file = vfs.open(f"{root}/a")
-    view = file.view(3)
-    file.pwrite(b"defg", 3)
-    file.pwrite(b"B", 1)
-    assert view == b"aBc"
-
-
-def test_a_view_of_a_hole_shows_zeros(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.truncate(5000)
-    assert file.view(5000) == bytes(5000)
-
-
-def test_data_is_found_behind_a_hole_and_none_behind_the_last(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.truncate(1 << 20)
-    file.pwrite(b"x", 500_000)
-    file.sync()
-    found = file.next_data(0)
-    assert found is not None
-    assert 0 <= found <= 500_000
-    assert file.next_data(500_000) == 500_000
-    assert file.next_data(1 << 20) is None
-
-
-def test_what_is_closed_opens_itself_again(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    file.pwrite(b"abc", 0)
-    file.close()
-    assert file.pread(3, 0) == b"abc"
-
-
-def test_an_open_file_outlives_its_name(place: Place) -> None:
-    vfs, root = place
-    file = vfs.open(f"{root}/a", create=True)
-    vfs.remove(f"{root}/a")
-    file.pwrite(b"abc", 0)
-    assert file.pread(3, 0) == b"abc"
-    file.close()
-    with pytest.raises(FileNotFoundError):
-        file.pread(3, 0)
 
 
 def test_missing_and_existing_files_are_errors(place: Place) -> None:
@@ -328,21 +233,6 @@ def test_syncs_and_times_are_accepted(place: Place) -> None:
     assert vfs.boot_id() == vfs.boot_id()
 
 
-def test_memory_takes_times_from_its_clock_and_reboots_on_demand() -> None:
-    clock = ManualClock(1000)
-    vfs = MemoryVfs(clock)
-    file = vfs.open("a", create=True)
-    clock.advance(500)
-    file.pwrite(b"abc", 0)
-    assert vfs.modified_ms("/a") == 1500
-    boot = vfs.boot_id()
-    held = vfs.lock("/lock", kind="flock")
-    assert vfs.reboot() == vfs.boot_id() != boot
-    vfs.lock("/lock", kind="flock")
-    held.release()
-    assert vfs.tree() == {"/a": b"abc", "/lock": b""}
-
-
 def test_what_a_map_writes_is_in_the_file_and_what_the_file_gets_is_in_the_map(
     place: Place,
 ) -> None:
@@ -371,52 +261,3 @@ def test_allocating_shortens_nothing_and_changes_no_byte(place: Place) -> None:
     file.pwrite(b"x" * 9_000, 0)
     file.allocate(5_000)
     assert vfs.read_file(f"{root}/a") == b"x" * 9_000
-
-
-# -- a disk of limited size --------------------------------------------------------------------
-
-
-def test_a_write_to_a_full_disk_leaves_what_fits_and_raises() -> None:
-    vfs = MemoryVfs()
-    file = vfs.open("/a", create=True)
-    file.pwrite(b"x" * 100, 0)
-    vfs.limit(8192)
-    file.pwrite(b"y" * 1000, 100)  # within a block that it takes already
-    with pytest.raises(OSError, match="No space left"):
-        file.pwrite(b"z" * 9000, 1100)
-    assert file.size() == 8192
-    assert vfs.used_bytes() == 8192
-    with pytest.raises(OSError, match="No space left"):
-        vfs.open("/b", create=True).pwrite(b"1", 0)
-
-
-def test_a_full_disk_has_room_again_when_something_is_removed_or_cut() -> None:
-    vfs = MemoryVfs()
-    for name in ("/a", "/b"):
-        vfs.open(name, create=True).pwrite(bytes(5000), 0)
-    vfs.fill()
-    file = vfs.open("/c", create=True)
-    with pytest.raises(OSError, match="No space left"):
-        file.pwrite(b"1", 0)
-    vfs.remove("/a")
-    file.pwrite(bytes(8192), 0)
-    with pytest.raises(OSError, match="No space left"):
-        file.pwrite(b"1", 8192)
-    vfs.open("/b").truncate(4096)
-    file.pwrite(b"1", 8192)
-    vfs.limit(None)
-    file.pwrite(bytes(1 << 20), 0)
-
-
-def test_a_hole_takes_room_on_a_full_disk_when_it_is_written() -> None:
-    vfs = MemoryVfs()
-    vfs.limit(4096)
-    file = vfs.open("/a", create=True)
-    file.truncate(1 << 20)
-    assert vfs.used_bytes() == 0
-    with pytest.raises(OSError, match="No space left"):
-        file.allocate(8192)
-    assert vfs.used_bytes() == 0
-    file.pwrite(b"1", 50_000)
-    with pytest.raises(OSError, match="No space left"):
-        file.pwrite(b"1", 0)
