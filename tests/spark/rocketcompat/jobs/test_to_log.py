@@ -16,7 +16,7 @@ from rocketcompat.spark.jobs.id_splits import by_ids
 from rocketcompat.spark.jobs.to_log import convert_tube, plan_tube_convert
 from rocketcompat.spark.jobs.to_shards import convert
 from tests.spark.rocket_stores import CONFIG, dumped, write_rocket_store
-from tests.spark.rocketcompat.test_writing import GEOMETRY, SMALL
+from tests.spark.rocketcompat.test_loads import GEOMETRY, SMALL
 from tests.spark.stores import scanned_rows, write_store
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture  # noqa: F401
