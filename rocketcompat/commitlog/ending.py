@@ -6,6 +6,7 @@ same end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,26 @@ from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.copies import places_of
 from rocketcompat.record.verify import UNFINISHED, WRONG_RECORD_CRC, first_fault
 
+#: Returns where the records end that are proved to have been at a physical offset, where no sound
+#: one is; the offset itself without a proof.
+ProvedEnd = Callable[[int], int]
 #: After a clean stop the last files of a log are verified, as RocketMQ does.
 _CLEAN_FILES = 3
+
+
+def start_alone(position: int) -> int:
+    """Prove nothing: return the offset itself."""
+    return position
+
+
+def proof(log: LogView, by_units: ProvedEnd, *, own: bool, same_boot: bool) -> ProvedEnd:
+    """Return what proves records behind `own` marks: `by_units`, if no power cut can have been.
+
+    Zeros are where nothing was written, so no queue is opened for them.
+    """
+    if not (own and same_boot):
+        return start_alone
+    return lambda at: by_units(at) if has_data(log, at) else at
 
 
 class QueueOffsets:
@@ -85,6 +104,7 @@ def find_log_end(
     keep_good: bool,
     misplaced: Gaps = NO_GAPS,
     limit: int | None = None,
+    proved_end: ProvedEnd = start_alone,
 ) -> tuple[int, str | None, Gaps]:
     """Follow the chain from `start`; returns the log's end, why it ended, and the gaps before it.
 
@@ -93,10 +113,11 @@ def find_log_end(
     With `keep_good` damage is passed over if sound records follow it, else the log ends there.
     What only this package has written (`checks.own_from`) has nothing left over behind an end: it
     zeros what it cuts. A file of `misplaced` that the chain reaches is passed over whole, at the
-    log's end too: its records can be put back only while it stays. Reads only.
+    log's end too: its records can be put back only while it stays. What `proved_end` shows to have
+    been a record is passed over, too: it is damaged, and not torn. Reads only.
     """
     limit = log.max_offset if limit is None else limit
-    judge = _Judge(log, start, limit, checks, misplaced, keep_good=keep_good)
+    judge = _Judge(log, start, limit, checks, misplaced, proved_end, keep_good=keep_good)
     position, gaps, last = start, [], None
     for found in walk(log, start, limit, on_fault=judge, checks=checks):
         position = min(found.end, limit)
@@ -133,9 +154,10 @@ class _Judge:
 
     def __init__(
         self, log: LogView, start: int, limit: int, checks: Checks, misplaced: Gaps,
-        *, keep_good: bool,
+        proved_end: ProvedEnd, *, keep_good: bool,
     ) -> None:  # fmt: skip
         self._log, self._start, self._limit = log, start, limit
+        self._proved_end = proved_end
         self._checks, self._misplaced, self._keep_good = checks, misplaced, keep_good
         #: Why the log ends; None if the chain just ends.
         self.reason: str | None = None
@@ -152,6 +174,11 @@ class _Judge:
             return None
         found = find_record(log, position + 1, limit) if self._keep_good else None
         if found is None:
+            end = self._proved_end(position) if self._keep_good else position
+            if end > position and goes_on(log, position, limit, self._checks):
+                return Again.AGAIN
+            if end > position:
+                return gap_of(log, position, min(end, limit), fault, "damaged")
             self.reason = fault
             return None
         if goes_on(log, position, limit, self._checks):
@@ -282,6 +309,15 @@ def _is_mended(log: LogView, start: int, end: int, reason: str, record_crc: bool
         None,
     )  # fmt: skip
     return piece is not None and len(piece.starts) > 0
+
+
+def has_data(log: LogView, offset: int) -> bool:
+    """True if the log goes on at an offset with something that is neither zeros nor a blank."""
+    file = log.find(offset)
+    raw = b"" if file is None else file.read(offset - file.file_from_offset, BLANK.size)
+    if len(raw) == BLANK.size and BLANK.unpack_from(raw).magic_code == MAGIC_BLANK:
+        return False
+    return any(raw)
 
 
 def is_as_left(log: LogView, end: int) -> bool:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from rocketcompat.commitlog.ending import (
     first_time,
     goes_on,
+    has_data,
     is_left_over,
     known_gaps,
+    proof,
 )
 from rocketcompat.commitlog.misplaced import misplaced_files
 from rocketcompat.commitlog.reads import read_record
@@ -39,11 +42,9 @@ from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
-    BLANK,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
-    MAGIC_BLANK,
     MESSAGE_PREFIX,
     TUBE_DIRECTORY,
     parse_offset_name,
@@ -51,6 +52,7 @@ from rocketcompat.formats import (
 from rocketcompat.inspect.log_files import LogFiles, refuse_dledger
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.files import OF_BATCHES, UnitKind, holds_rocksdb, queue_names
+from rocketcompat.queues.proof import proved_end
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, checked_root
@@ -114,6 +116,10 @@ class StoreDirectory:
         )
         #: Files of the log that hold records of another place.
         self.misplaced = misplaced_files(self.log)
+        #: Below this mark everything was a record, by marks that count; 0 without them.
+        self._trusted = 0
+        #: True if the machine has run since the marks were written.
+        self._same_boot = False
         own_from, known = self._what_recovery_knows()
         is_copy = MirrorFile(self.vfs, self.root).read() is not None
         self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from, torn_tail=is_copy)
@@ -148,9 +154,10 @@ class StoreDirectory:
         except NotAStore:  # of a newer version
             known = None
         if known is not None:
-            progress, same_boot = known
-            mark = progress.trusted(progress.log, same_boot=same_boot)
+            progress, self._same_boot = known
+            mark = progress.trusted(progress.log, same_boot=self._same_boot)
             if log.min_offset <= mark <= log.max_offset:
+                self._trusted = mark
                 return mark, known_gaps(log, progress, record_crc=log.record_crc)
         return NOWHERE, NO_GAPS
 
@@ -327,7 +334,12 @@ class StoreDirectory:
             end = log.max_offset
             found = find_record(log, position + 1, end)
             if found is None:
-                if not self._has_data(position):
+                proved = self._proved_end(position)
+                if proved > position and goes_on(log, position, end, checks):
+                    return Again.AGAIN
+                if proved > position:
+                    return gap_of(log, position, min(proved, end), fault)
+                if not has_data(log, position):
                     return gap_of(log, position, position, fault, "torn")
                 if again:
                     return Again.AGAIN
@@ -342,12 +354,17 @@ class StoreDirectory:
 
         return judge
 
-    def _has_data(self, position: int) -> bool:
-        """True if the log goes on with something that is neither zeros nor a blank."""
-        raw = self.log.read(position, BLANK.size)
-        if len(raw) == BLANK.size and BLANK.unpack_from(raw).magic_code == MAGIC_BLANK:
-            return False
-        return any(raw)
+    def _proved_end(self, position: int) -> int:
+        """Return where the records end that are proved to have been at `position`.
+
+        By the marks, or by the units of queues on the boot of the marks. It is `position` without
+        a proof.
+        """
+        if position < self._trusted:
+            return self._trusted
+        by_units = partial(proved_end, self.vfs, self.root, self.config)
+        own = self._trusted > 0
+        return proof(self.log, by_units, own=own, same_boot=self._same_boot)(position)
 
     def _torn_size(self, position: int) -> int:
         """Return the size that the record at the end has as its field, as far as the file goes."""

@@ -1,4 +1,5 @@
 """Consume queues: units that point into the log, built from it.
 
-Reading order: units, files, extension, consume_queue, batch_consume_queue, recovery, table.
+Reading order: units, files, extension, consume_queue, batch_consume_queue, recovery, table,
+proof.
 """

@@ -119,6 +119,12 @@ class BatchConsumeQueue:
         self._files.open()
         return self._files.read(self._files.first, self._files.end)
 
+    def units_from(self, physical_offset: int) -> Units:
+        """Return the units of the records at or above a physical offset, to the queue's end."""
+        self._files.open()
+        first = self._files.first_at_or_above(physical_offset)
+        return self._files.read(first, self._files.end)
+
     def spans(self, start: int, count: int) -> tuple[Units, Sequence[int]]:
         """Return the units that a pull reads, from the record with the message at `start` on.
 

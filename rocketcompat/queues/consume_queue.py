@@ -139,6 +139,11 @@ class ConsumeQueue:
         self._files.open()
         return self._files.read(start, min(end, self._files.end))
 
+    def units_from(self, physical_offset: int) -> Units:
+        """Return the units of the records at or above a physical offset, to the queue's end."""
+        self._files.open()
+        return self.units(self._first_at_or_above(physical_offset), self._files.end)
+
     def units_in_file(self, start: int, count: int) -> Units:
         """Return up to `count` units from `start`, of its file only; none if it is missing."""
         tail = self._files.tail

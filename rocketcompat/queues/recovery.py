@@ -37,6 +37,9 @@ class Queues(Protocol):
     def of_kind(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return one of them, None if there is none."""
 
+    def note(self, error: CorruptRecord) -> None:
+        """Report, and log, what is damaged."""
+
     def lacks_file(self, trust: Trust, *, from_zero: bool) -> bool:
         """Return whether a queue lacks a file before its last; then it is reported."""
 
@@ -87,7 +90,7 @@ def _cut_queues(
         filled = firsts is None or key in firsts
         queue.recover(start if filled else log.max_offset, keeper, log.max_offset)
         if filled:
-            _drop_foreign_units(log, queue)
+            _drop_foreign_units(queues, log, queue)
         joined = joined and not queue.has_hole
         joined = joined and not (queue.first_file_offset and not log.min_offset)
     for key, first in (firsts or {}).items():
@@ -115,11 +118,12 @@ def _first_offsets(queues: Queues, log: ReadableLog, start: int) -> dict[QueueKe
     }
 
 
-def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
+def _drop_foreign_units(queues: Queues, log: ReadableLog, queue: ConsumeQueue) -> None:
     """Cut a queue's last unit while the record that it points to has another place.
 
     A unit of which a cut was zeroing the front when the process ended points too low, and
-    would stay as one below the mark.
+    would stay as one below the mark. A unit of a damaged record stays, and with it the queue offset
+    of the message: the damage is reported.
     """
     end = queue.max_offset
     while end > 0 and (unit := queue.unit(end - 1)) is not None:
@@ -134,10 +138,26 @@ def _drop_foreign_units(log: ReadableLog, queue: ConsumeQueue) -> None:
             ]
             if record.size == size and ((queue.topic, queue.queue_id), end - 1) in places:
                 return
-        except (CorruptRecord, OffsetOutOfRange):
+        except CorruptRecord as error:
+            if _is_chained(log, offset):
+                which = f"the record of {queue.topic}/{queue.queue_id}@{end - 1}"
+                queues.note(CorruptRecord(error.path, error.position, f"{which}: {error.reason}"))
+                return
+        except OffsetOutOfRange:
             pass
         end -= 1
         queue.cut(end)
+
+
+def _is_chained(log: ReadableLog, offset: int) -> bool:
+    """True if the chain of records of a file leads to an offset, whatever is there."""
+    file = log.queue.find(offset)
+    if file is None:
+        return False
+    position = file.file_from_offset
+    for found in walk(log.queue, position, offset, on_fault=lambda *_: None, known=log.gaps):
+        position = found.end
+    return position == offset
 
 
 def sound_pieces(log: ReadableLog, start: int, end: int) -> Iterator[Piece]:

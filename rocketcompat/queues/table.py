@@ -175,7 +175,10 @@ class QueueTable(ABC, Generic[Q]):
 
     def report(self, path: str, reason: str) -> None:
         """Note, and log, what is missing and is built again."""
-        error = CorruptRecord(path, 0, f"{reason}; the queues are built again from the log")
+        self.note(CorruptRecord(path, 0, f"{reason}; the queues are built again from the log"))
+
+    def note(self, error: CorruptRecord) -> None:
+        """Report, and log, what is damaged."""
         _log.warning("%s", error)
         self._problems.append(error)
 

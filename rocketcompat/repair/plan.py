@@ -4,7 +4,8 @@ The log comes first, everything else is computed from the log as it will be (`ov
 
 - names that no store has, and files of a wrong length;
 - files of the log that hold the records of another place: put back (`places.py`);
-- damage with sound records behind it: stand-ins and fillers (`log.py`);
+- damage with sound records behind it, or below a mark or at a unit: stand-ins and fillers
+  (`log.py`);
 - a torn end, what an earlier recovery cut off and left, and data behind the log's end: zeros;
 - ordinary queues of topics of batches (5.x refuses to start), and queues with a lost extension;
 - queue files that differ from the log; files behind a queue's end (R2), stale

@@ -27,6 +27,7 @@ from rocketcompat.formats import (
     CHECKPOINT_FILE,
     CONSUME_QUEUE_DIRECTORY,
 )
+from rocketcompat.queues.proof import proved_end
 from rocketcompat.staging.publish import BulkLoads
 from rocketcompat.staging.roll_forward import recover_job
 from rocketcompat.store.clean_service import FIRST_RUN_SECONDS, CleanService
@@ -222,6 +223,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     recovered = recover_log(
         log, known, quarantine, checkpoint, clean_exit=clean_exit and job is None,
         comes_again=parts.follows is not None and parts.follows.comes_again,
+        by_units=partial(proved_end, vfs, parts.root, parts.config),
     )  # fmt: skip
     parts.problems += recovered.dropped
     parts.find_missing_begin(known[0] if known is not None and clean_exit else None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rocketcompat.commitlog.ending import (
     find_log_end,
     known_gaps,
+    proof,
     unmarked_start,
 )
 from rocketcompat.commitlog.misplaced import lost_files
@@ -12,6 +15,7 @@ from rocketcompat.commitlog.walk import NOWHERE, Gaps
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import Progress, ProgressFile
 from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
+from rocketcompat.queues.proof import proved_end
 from rocketcompat.staging.pieces import LogRecords
 from rocketcompat.store.parts import Parts, lost_end, refuse_other_logs, refuse_shards
 from tubestore.errors import NotAStore
@@ -86,10 +90,13 @@ def _find_end(
         if own:
             begin = mark
             log.gaps = known_gaps(log.queue, progress, record_crc=log.record_crc)
+    by_units = partial(proved_end, parts.vfs, parts.root, parts.config)
+    on_this_boot = known is not None and known[1]
     misplaced = lost_files(log.queue, start if refreshes else 0)
     end, _, gaps = find_log_end(
         log.queue, begin, checks=log.checks(begin if own and not log.is_copy else NOWHERE),
         keep_good=log.config.recovery == "tubestore", misplaced=misplaced,
+        proved_end=proof(log.queue, by_units, own=own, same_boot=on_this_boot),
     )  # fmt: skip
     log.start_at(end, 0)
     kept = (gap for gap in misplaced if gap.start < end)

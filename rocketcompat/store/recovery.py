@@ -7,7 +7,8 @@ From there on the log is followed record by record. The first bytes that are not
 
 - *torn*, if no sound record follows anywhere: the log is cut there (zeroed behind, later files
   removed), as in RocketMQ;
-- *damaged*, if one does: they stay, are listed in `problems`, and are passed over (D7). With
+- *damaged*, if one does, or if a queue's unit points there and the machine has run since the marks
+  were written: they stay, are listed in `problems`, and are passed over (D7). With
   `recovery="upstream"` the log is cut there as RocketMQ cuts it, and what follows is lost.
 
 A file that holds the records of another place (two were swapped, or one is a copy) is damage as a
@@ -42,12 +43,15 @@ import numpy as np
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.ending import (
+    ProvedEnd,
     QueueOffsets,
     find_log_end,
     is_as_left,
     known_gaps,
     last_time,
     mended_regions,
+    proof,
+    start_alone,
     unmarked_start,
 )
 from rocketcompat.commitlog.misplaced import holds_foreign_record, lost_files
@@ -92,13 +96,15 @@ class RecoverResult:
 def recover_log(
     log: CommitLog, known: tuple[Progress, bool] | None, quarantine: Quarantine,
     checkpoint: StoreCheckpoint, *, clean_exit: bool, comes_again: bool = False,
+    by_units: ProvedEnd = start_alone,
 ) -> RecoverResult:  # fmt: skip
     """Load the log, verify it from where it is trusted, cut a torn end; the log is usable then.
 
     Bytes that are cut behind a mark after a crash were never synced. Bytes that are cut elsewhere,
     or after a clean close, may be a damaged record that was acknowledged: they go to `quarantine`.
     So do sound records of another place, from a file that was swapped or copied, and what follows
-    damage in a log that a master sends again (`comes_again`).
+    damage in a log that a master sends again (`comes_again`). `by_units` is asked for records at
+    the log's end that queues have units of.
     """
     log.queue.load()
     trusted = _trusted_of(log, known, checkpoint, clean_exit=clean_exit)
@@ -106,7 +112,8 @@ def recover_log(
         log.start_at(trusted.end, trusted.end)
         log.gaps = trusted.gaps
         return RecoverResult(True, trusted.end, trusted.end, damages=log.gaps, own=True)
-    found = _find_end(log, trusted)
+    proved_end = proof(log.queue, by_units, own=trusted.own, same_boot=trusted.same_boot)
+    found = _find_end(log, trusted, proved_end)
     if comes_again and trusted.own:
         found = found.before_damage(trusted.start)
     if known is not None and trusted.again:
@@ -189,15 +196,16 @@ class _End:
         return _End(first.start, f"{first.reason}; the master sends it again", kept, True)
 
 
-def _find_end(log: CommitLog, trusted: _Trusted) -> _End:
+def _find_end(log: CommitLog, trusted: _Trusted, proved_end: ProvedEnd) -> _End:
     """Follow the log from where it is trusted, and what was mended below that."""
     keep_good = log.config.recovery == "tubestore"
     # After a kill alone the records of a copy are whole but for the last one.
     strict = trusted.own and not (log.is_copy and trusted.same_boot)
     checks = log.checks(trusted.start if strict else NOWHERE)
     find_end = partial(
-        find_log_end, log.queue, checks=checks, keep_good=keep_good, misplaced=trusted.misplaced
-    )
+        find_log_end, log.queue, checks=checks, keep_good=keep_good, misplaced=trusted.misplaced,
+        proved_end=proved_end,
+    )  # fmt: skip
     end, reason, gaps = find_end(trusted.start)
     return _End(end, reason, Gaps.merged((
         *(gap for gap in trusted.gaps if gap.end <= trusted.start),

@@ -8,6 +8,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import AnyQueueView, QueueViews
@@ -52,3 +53,25 @@ def test_a_topic_may_have_the_name_of_a_file_of_rocksdb(tmp_path: Path) -> None:
     (tmp_path / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000004\n")
     with pytest.raises(NotAStore, match="RocksDB"):
         plan_repair(StoreDirectory(tmp_path))
+
+
+@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("at", [4, 90])
+def test_a_damaged_last_record_below_a_mark_gets_a_stand_in_and_keeps_its_number(
+    tmp_path: Path, marks: bool, at: int
+) -> None:
+    with rocketcompat.open(tmp_path, "w", layouts=["consume_queue"]) as store:
+        last = [store.put_message(Message("T", b"x" * 50)) for _ in range(4)][-1]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        file.seek(last.physical_offset + at)
+        file.write(b"\xff")
+    if not marks:
+        (tmp_path / ".tubestore" / "progress.json").unlink()
+    (finding,) = (row for row in check_store(StoreDirectory(tmp_path)) if row["path"] == str(log))
+    # Without marks a broker would cut the log there.
+    assert finding["reason"] == ("damaged" if marks else "torn")
+    plan = plan_repair(StoreDirectory(tmp_path))
+    assert [a.position for a in plan.actions if a.path == str(log)] == [last.physical_offset]
+    mended = any("stand-ins for T/0@3" in action.message for action in plan.actions)
+    assert mended == marks

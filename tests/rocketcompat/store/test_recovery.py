@@ -230,6 +230,52 @@ def test_the_number_of_a_damaged_last_message_is_not_given_out_again(bench: Benc
         assert store.put_message(Message("X", b"501")).queue_offset == 1
 
 
+def test_the_last_record_that_is_damaged_after_a_kill_keeps_its_place_if_a_unit_points_there(
+    bench: Bench,
+) -> None:
+    store = bench.open()
+    places = bench.put(4)
+    dispatcher_of(store).dispatch_pending()
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    with bench.open(mode="r") as reader:
+        end = reader.max_physical_offset
+        (problem,) = reader.get_message("T1", 0, 1).problems
+        assert "checksum" in str(problem)
+    with bench.open() as store:
+        assert [(gap.start, gap.end) for gap in store.recovered.damages] == [(places[3], end)]
+        put = store.put_message(Message("T1", b"004", "a", "k4"))
+        assert (put.queue_offset, put.physical_offset) == (2, end)
+        dispatcher_of(store).dispatch_pending()
+        assert bodies_of(store) == [0, 1, 2, 4]
+
+
+def test_a_power_cut_may_have_torn_the_last_record_though_a_unit_points_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.open()
+    places = bench.put(4)
+    dispatcher_of(store).dispatch_pending()
+    bench.kill()
+    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
+    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
+    assert reopened(bench) == [0, 1, 2]
+
+
+def test_a_unit_of_a_record_below_the_mark_that_was_zeroed_since_stays(bench: Bench) -> None:
+    store = bench.open()
+    places = bench.put(4)
+    dispatcher_of(store).dispatch_pending()
+    store.flush()
+    end = store.max_physical_offset
+    bench.kill()
+    bench.overwrite(log_file(0), places[3], bytes(end - places[3]))
+    with bench.open() as store:
+        (problem,) = store.problems
+        assert "T1/0@1" in str(problem)
+        assert store.put_message(Message("T1", b"004")).queue_offset == 2
+
+
 def test_upstream_recovery_cuts_at_the_first_bad_record(bench: Bench) -> None:
     config = CONFIG.changed(recovery="upstream")
     bench.open(config)
