@@ -342,6 +342,26 @@ class MemberFenced(TubeStoreError):
         return f"group {self.group!r}, member {self.member!r}: {self.reason}; nothing was committed"
 
 
+class OutputIncomplete(TubeStoreError):
+    """Output was recorded with its positions, and not all of it is in its topics yet.
+
+    The next commit of the group in the process that writes appends the rest, or the next opening
+    for writing. `taken` "yes": it is the output of this call; do not append it again. "no": it is
+    that of an earlier call, and nothing of this one was recorded.
+    """
+
+    def __init__(self, group: str, reason: str) -> None:
+        super().__init__(group, reason)
+        self.group, self.reason = group, reason
+
+    def describe(self) -> str:
+        """Return the sentence."""
+        return (
+            f"group {self.group!r}: the output was recorded, and not all of it is in its topics"
+            f" yet: {self.reason}; the next commit or opening appends the rest"
+        )
+
+
 class DataLoss(TubeStoreError):
     """Something that was acknowledged is gone; the text has what, from where to where."""
 

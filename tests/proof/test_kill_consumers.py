@@ -1,4 +1,4 @@
-"""Real consumers in processes of their own, really killed: every message is processed.
+"""Real consumers in processes of their own, really killed: every message is processed, or once.
 
 `KILL_ROUNDS` sets how many consumers are killed; `CRASH_SEED` repeats the random choices.
 """
@@ -17,8 +17,10 @@ from random import Random
 import pytest
 
 import tubestore
+from tests.proof.consume_child import OUTPUTS, output_of
 from tests.proof.explorer.explore import seed_from_environment
 from tests.support import REPOSITORY
+from tubestore.offline.check import check
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "6"))
 PARTITIONS = 6
@@ -127,3 +129,48 @@ def test_a_killed_consumer_loses_its_partitions_within_its_session(tmp_path: Pat
             # The session lasts a second; the rest is room for a slow machine.
             assert time.monotonic() - begun < 1.0 + 10.0
             assert len(consumer.assignment) == PARTITIONS
+
+
+# -- exactly once --------------------------------------------------------------------------------
+
+
+def kill_a_writer(root: Path, random: Random) -> None:
+    """Run a process until it is killed, some commits after its beginning."""
+    seed = str(random.randrange(1 << 30))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.proof.consume_child", str(root), "g", seed],
+        stdout=subprocess.PIPE,
+        cwd=REPOSITORY,
+    )
+    assert child.stdout is not None
+    assert child.stdout.read(random.randrange(1, 60)), "it ended by itself"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def bodies(store: tubestore.MessageStoreManager, topic: str) -> list[bytes]:
+    batches = store[topic].scan(columns=["body"])
+    return sorted(body for batch in batches for body in batch.column("body").to_pylist())
+
+
+def test_each_message_is_in_the_output_once_whenever_the_process_is_killed(
+    tmp_path: Path,
+) -> None:
+    seed = seed_from_environment()
+    print(f"CRASH_SEED={seed}")
+    random = Random(seed)
+    for _ in range(ROUNDS):
+        kill_a_writer(tmp_path, random)
+    with tubestore.open(tmp_path) as store:
+        assert not store.problems
+        with store.consumer("g", "in", auto_commit=False, session_timeout=0.5) as consumer:
+            deadline = time.monotonic() + PATIENCE
+            while sum(consumer.unread().values()) or not consumer.assignment:
+                assert time.monotonic() < deadline
+                consumer.commit_with(output_of(consumer.poll(500, timeout=0.05)))
+        sent = bodies(store, "in")
+        assert sent
+        for name in OUTPUTS:
+            assert bodies(store, name) == sent, f"not exactly once in {name!r}"
+    assert not [each for each in check(tmp_path) if each.severity == "error"]

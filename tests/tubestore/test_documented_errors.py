@@ -37,6 +37,13 @@ def consumed(store: Store, group: str | None) -> None:
         consumer.unread()
 
 
+def transferred(store: Store) -> None:
+    with store.consumer("g", "t", auto_commit=False, durability="fsync") as consumer:
+        (message, *_) = consumer.poll()
+        consumer.put_aside(message, "u", "bad")
+        consumer.commit_with(many_rows())
+
+
 #: The public calls that touch files, each on a store that has messages and was opened anew.
 CALLS: dict[str, Callable[[Store], Any]] = {
     "create_topic": lambda s: s.create_topic("new", partitions=3),
@@ -61,6 +68,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "maintain": lambda s: (s["t"].append(b"x", durability="memory"), s.maintain()),
     "stats": lambda s: (s["t"].read(0), s.stats()),
     "consumer": lambda s: consumed(s, "g"),
+    "consumer with output": transferred,
     "follower": lambda s: consumed(s, None),
     "read": lambda s: s["t"].read(0).table,
     "read with a filter": lambda s: s["t"].read(0, filter_items=["a"]).table,

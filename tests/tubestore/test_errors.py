@@ -36,6 +36,7 @@ EXAMPLES = [
     errors.UnknownTopic("nope"),
     errors.TopicExists("logs", "it has other settings"),
     errors.OffsetOutOfRange(5, 28, 56),
+    errors.OutputIncomplete("g", "the disk is full"),
     errors.MemberFenced("g", "a", "its session has ended"),
     errors.DataLoss("from 5 to 7"),
     errors.BatchError("disk full", [Ack(0, 0, "fsync"), None]),

@@ -37,8 +37,8 @@ ANSWER = "code delta last_data_offset max_offset request_offset size success tab
 
 POLLED = "removed table"
 CONSUMER = """
-    assignment close commit group interrupt member messages pause paused poll positions resume
-    rewind root seek seek_time unread
+    assignment close commit commit_with group interrupt member messages pause paused poll
+    positions put_aside resume rewind root seek seek_time unread
 """
 
 EXAMPLES = """

@@ -1,5 +1,5 @@
 """Groups of consumers that share partitions: assignment, membership, positions.
 
 Reading order: assignment, membership, positions, positions_log, directory, settings,
-member, feed, waiting, consumer, exchange, admin.
+member, outputs, feed, waiting, consumer, exchange, admin.
 """

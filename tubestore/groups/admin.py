@@ -336,10 +336,19 @@ def _place(view: ShardView | None, number: int, to: Place | None, at: int | None
 
 
 def delete(vfs: Vfs, root: str, files: GroupDirectory) -> None:
-    """Remove a group with its positions; InvalidMessage while members live."""
+    """Remove a group with its positions; InvalidMessage while members live.
+
+    Also while output of the group is not in its topics yet: only its log has it.
+    """
     _check_there(files)
     with files.locked() as group:
         _check_no_member(files, group)
+        with contextlib.suppress(CorruptRecord):
+            if files.read_positions().incomplete:
+                raise InvalidMessage(
+                    f"group {files.group!r} has output that is not in its topics yet; open the"
+                    " store for writing, which appends it"
+                )
         _take_away(vfs, files)
     _remove(vfs, root, files)
 
@@ -403,6 +412,8 @@ def _expire(
     with files.locked() as group:
         if _living(files, group) or used_ms(vfs, files) > clock.now_ms() - limit:
             return None  # it is used again
+        if files.log.positions.incomplete:
+            return None  # only its log has this output
         gone = _as_expired(vfs, files)
         _take_away(vfs, files)
     _remove(vfs, root, files)

@@ -19,16 +19,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, Time, checked_time_ms
+from tubestore.core.layout import Buffer
 from tubestore.errors import (
     InvalidMessage,
     MemberFenced,
     OffsetOutOfRange,
+    OutputIncomplete,
     StoreClosed,
     TubeStoreError,
     UnknownTopic,
@@ -38,7 +40,8 @@ from tubestore.groups.assignment import Partition
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.member import GroupMember
 from tubestore.groups.membership import TopicShape
-from tubestore.messages import Message, Polled, Removed
+from tubestore.groups.outputs import Prepared, in_files, put_aside_row
+from tubestore.messages import Ack, BatchAck, Message, Polled, Removed
 from tubestore.options import ENTRY_SIZE, PARTITIONS_PER_STORE, Durability
 from tubestore.reading import positions as places
 from tubestore.reading.sources import Filter
@@ -87,6 +90,15 @@ class ConsumedStore(Protocol):
 
     def call_beyond(self, topic: str, store_id: int, offset: int, call: Callable[[], None]) -> bool:
         """Call when a shard may have a message behind an offset; False if it has one now."""
+
+    def prepare(self, data: Any) -> Prepared | None:
+        """Check messages to be appended, with a column `topic`; None if there are none.
+
+        ReadOnlyStore in mode "r".
+        """
+
+    def finish_output(self, output: Buffer) -> None:
+        """Append, durably, what is not in its topics of output that was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,23 +515,89 @@ class Consumer:
         """
         with self._lock:
             self._check_open()
-            if self._member is None:
-                raise InvalidMessage("this consumer has no group to commit to")
-            if positions is None:
-                self._note_processed()
-                positions = dict(self._processed)
-            if not isinstance(positions, Mapping):
-                raise InvalidMessage("positions: expected {(topic, partition): offset}")
-            for partition, position in positions.items():
-                if not isinstance(partition, tuple) or len(partition) != 2:
-                    raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
-                checked_whole(f"positions[{partition!r}]", position)
-            self._commit(positions)
+            self._commit(self._to_commit(positions))
+
+    def _to_commit(self, positions: Mapping[Partition, int] | None) -> Mapping[Partition, int]:
+        """Return the positions to be committed: those that are given, or behind all polled."""
+        if self._member is None:
+            raise InvalidMessage("this consumer has no group to commit to")
+        if positions is None:
+            self._note_processed()
+            return dict(self._processed)
+        if not isinstance(positions, Mapping):
+            raise InvalidMessage("positions: expected {(topic, partition): offset}")
+        for partition, position in positions.items():
+            if not isinstance(partition, tuple) or len(partition) != 2:
+                raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
+            checked_whole(f"positions[{partition!r}]", position)
+        return positions
+
+    @documented
+    def commit_with(
+        self, output: Any, positions: Mapping[Partition, int] | None = None
+    ) -> BatchAck:
+        """As `commit`, with messages that are appended exactly once for these positions.
+
+        `output`: as for `store.append_batch`, with a column `topic`. Positions and output are
+        recorded in one write, and then the output is appended to its topics; after a crash the
+        next opening for writing appends what is missing. At `durability="fsync"` that holds after
+        a power cut, else after a kill. Needs `auto_commit=False`, a group, and the process that
+        writes the store (else ReadOnlyStore).
+
+        MemberFenced and whatever an append raises before anything is recorded: nothing has
+        changed. OutputIncomplete with `taken` "yes": both are recorded, and the rest of the
+        output follows; do not repeat it. With "no" the output of an earlier call cannot be
+        appended yet, and nothing of this one was recorded.
+        """
+        with self._lock:
+            self._check_open()
+            positions = self._to_commit(positions)
+            if self._settings.auto_commit:
+                raise InvalidMessage("commit_with needs a consumer with auto_commit=False")
+            assert self._member is not None
+            prepared = self._source.prepare(output)
+            level = self._settings.durability
+            if prepared is None:
+                self._commit(positions)
+                return BatchAck(pa.array([], pa.int32()), pa.array([], pa.int64()), in_files(level))
+            self._committed_at = self._clock.monotonic()
+            try:
+                ack = self._member.commit_output(
+                    positions, level, prepared, self._source.finish_output
+                )
+            except OutputIncomplete as error:
+                if error.taken == "yes":
+                    self._note_committed(positions)
+                raise
+            self._note_committed(positions)
+            return ack
+
+    @documented
+    def put_aside(self, message: Message, topic: str, reason: str) -> Ack:
+        """Append a message that cannot be processed to another topic, with where it comes from.
+
+        It keeps body, filter item and attributes, and gets `origin-topic`, `origin-partition`,
+        `origin-offset`, `origin-time`, `origin-group`, which it keeps when it is put aside again,
+        and `reason` (in which "," and "=" become ";" and ":"). It is appended at the consumer's
+        `durability` when this returns; the position is committed as that of any message, so a
+        kill in between puts it aside twice. Needs the process that writes the store
+        (else ReadOnlyStore). InvalidMessage for a message without a body: its record is damaged.
+        """
+        with self._lock:
+            self._check_open()
+            row = put_aside_row(message, topic, reason, self.group)
+            prepared = self._source.prepare([row])
+            assert prepared is not None
+            ack = prepared.append(in_files(self._settings.durability))
+        return next(iter(ack))
 
     def _commit(self, positions: Mapping[Partition, int]) -> None:
         assert self._member is not None
         self._committed_at = self._clock.monotonic()
         self._member.commit(positions, self._settings.durability)
+        self._note_committed(positions)
+
+    def _note_committed(self, positions: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
             if self._processed.get(partition) == position:
                 del self._processed[partition]

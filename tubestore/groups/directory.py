@@ -5,6 +5,7 @@
     <root>/.tubestore/groups/<group>/heartbeats        when each member was last heard of
     <root>/.tubestore/groups/<group>/settings.json     `settings.py`
     <root>/.tubestore/groups/<group>/positions-….log   `positions_log.py`
+    <root>/.tubestore/groups/<group>/output            empty; there if the log may have output
 
 Nothing else of a store is written. `members.json` and `heartbeats` mean something only while the
 machine runs: they are not synced, and after another boot all members are gone. The same holds if
@@ -57,6 +58,7 @@ log = logging.getLogger(__name__)
 LOCK_FILE = "lock"
 MEMBERS_FILE = "members.json"
 HEARTBEATS_FILE = "heartbeats"
+OUTPUT_FILE = "output"
 GROUP_LENGTH_MAX = 200
 #: How long a change waits for another process's change, in seconds.
 LOCK_TIMEOUT = 10.0
@@ -162,6 +164,17 @@ class GroupDirectory:
         with self._lock:
             self.log.refresh()
             return self.log.positions
+
+    def expect_output(self) -> None:
+        """Record durably that the log may have output, so that an opening reads it."""
+        path = join(self.path, OUTPUT_FILE)
+        if not self._vfs.exists(path):
+            self._vfs.replace_file(path, b"")
+
+    @property
+    def may_have_output(self) -> bool:
+        """True if the log may have output that is not in its topics."""
+        return self._vfs.exists(join(self.path, OUTPUT_FILE))
 
     # -- the lock ----------------------------------------------------------------------------
 

@@ -11,17 +11,21 @@ import os
 import platform
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.errors import CorruptRecord, MemberFenced
+from tubestore.core.layout import Buffer
+from tubestore.errors import CorruptRecord, MemberFenced, OutputIncomplete, TubeStoreError
 from tubestore.groups.assignment import Partition, Strategy
 from tubestore.groups.directory import GroupDirectory
 from tubestore.groups.membership import Member, Owned, TopicShape
+from tubestore.groups.outputs import Prepared, in_files
 from tubestore.groups.positions import PositionRows
+from tubestore.messages import BatchAck
 from tubestore.options import Durability
 
 #: A session outlives so many heartbeats that do not come.
@@ -174,7 +178,41 @@ class GroupMember:
         """Record positions; MemberFenced, and nothing is recorded, unless it has all of them."""
         if not positions:
             return
-        files, now = self.files, self._clock.now_ms()
+        with self._committing(positions) as rows:
+            log = self.files.log
+            log.append(log.positions.change(self._clock.now_ms(), rows), level)
+
+    def commit_output(
+        self,
+        positions: Mapping[Partition, int],
+        level: Durability,
+        output: Prepared,
+        finish: Callable[[Buffer], None],
+    ) -> BatchAck:
+        """As `commit`, with output that becomes part of the store together with the positions.
+
+        `finish` is called first with output that could not be appended before. OutputIncomplete
+        if that happens to this one.
+        """
+        self.files.expect_output()
+        with self._committing(positions) as rows:
+            log = self.files.log
+            finish_outputs(self.files, finish)
+            data = output.encoded()
+            log.append(log.positions.change(self._clock.now_ms(), rows, data), level)
+            try:
+                ack = output.append(in_files(level))
+            except TubeStoreError as error:
+                failure = OutputIncomplete(self.files.group, str(error))
+                failure.taken = "yes"
+                raise failure from error
+            log.append(log.positions.complete(), "page_cache")
+            return ack
+
+    @contextmanager
+    def _committing(self, positions: Mapping[Partition, int]) -> Iterator[dict[str, PositionRows]]:
+        """Hold the group's lock, with a log that is up to date, if the partitions are its own."""
+        files = self.files
         by_topic: dict[str, tuple[list[int], list[int]]] = {}
         for (topic, number), position in positions.items():
             numbers, offsets = by_topic.setdefault(topic, ([], []))
@@ -190,7 +228,7 @@ class GroupMember:
             member = group.check_member(self._member.id, self._member.token)
             group.check_holder(member, {topic: each.ids for topic, each in rows.items()})
             files.log.refresh(locked=True)
-            files.log.append(files.log.positions.change(now, rows), level)
+            yield rows
 
     def committed(self, topic: str) -> Mapping[int, int]:
         """Return the positions of a topic as of the last turn that took partitions."""
@@ -204,6 +242,22 @@ class GroupMember:
     def problems(self) -> list[CorruptRecord]:
         """Damage of the positions that was found."""
         return self.files.log.problems
+
+
+def finish_outputs(files: GroupDirectory, finish: Callable[[Buffer], None]) -> None:
+    """Append what was recorded of output and is not in its topics; under the group's lock.
+
+    OutputIncomplete if it cannot be appended.
+    """
+    log = files.log
+    if not log.positions.incomplete:
+        return
+    try:
+        for frame in log.positions.incomplete:
+            finish(frame.output)
+    except TubeStoreError as error:
+        raise OutputIncomplete(files.group, str(error)) from error
+    log.append(log.positions.complete(), "page_cache")
 
 
 def _larger(

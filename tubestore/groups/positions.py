@@ -5,7 +5,8 @@ the new positions of some partitions, or, as a snapshot, of all. Numbers are big
 
     header   FRAME (below): magic, kind, length of the body, sequence, time, digest
     body     for each topic: TOPIC (below), its name in UTF-8, partition ids (4 bytes each),
-             positions (8 bytes each; -1: the partition has no position any more)
+             positions (8 bytes each; -1: the partition has no position any more);
+             of a frame with output the size of that comes first, and the output last
 
 The digest is the xxh3_64 of the frame's other bytes. The header has a digest of its own: it
 distinguishes a frame that was not written to its end from damage. Sequences rise by one from frame
@@ -14,7 +15,7 @@ distinguishes a topic from a deleted one of the same name: positions there mean 
 
 No I/O here.
 
->>> frame = Frame(CHANGE, 1, 1000, {"logs": Rows(7, np.array([3]), np.array([280]))})
+>>> frame = Frame(CHANGE, 1, 1000, {"logs": PositionRows(7, np.array([3]), np.array([280]))})
 >>> [item.frame == frame for item in frames_in(encode_frame(frame))]
 [True]
 """
@@ -27,20 +28,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from tubestore.core.layout import Field, Layout
+from tubestore.core.layout import Buffer, Field, Layout
 from tubestore.errors import InvalidMessage
 
 Array = np.ndarray[Any, Any]
 
-#: `kind` of a frame: positions of some partitions, or of all.
-CHANGE, SNAPSHOT = 1, 2
+#: `kind` of a frame: positions of some partitions, or of all; positions with output
+#: (`outputs.py`); all output up to here is in its topics.
+CHANGE, SNAPSHOT, OUTPUT, COMPLETE = 1, 2, 3, 4
 _MAGIC = 0x54475031  # "TGP1"
 FRAME = Layout(
     "PositionsFrame",
     40,
     (
         Field("magic", "i4", '`0x54475031`, "TGP1".'),
-        Field("kind", "i4", "1: positions of some partitions; 2: a snapshot, of all."),
+        Field(
+            "kind",
+            "i4",
+            "1, 3: positions of some partitions, without and with output; 2: a snapshot, of all;"
+            " 4: the output before it is in its topics.",
+        ),
         Field("length", "i4", "Bytes of the body."),
         Field("sequence", "i8", "Rises by one a frame; a snapshot has that of the frame before."),
         Field("time", "i8", "When it was committed, ms since the epoch."),
@@ -57,6 +64,11 @@ TOPIC = Layout(
         Field("topic_id", "i8", "The topic's `id` in `topics.json`; 0 if it has none."),
     ),
 )
+OUTPUT_SIZES = Layout(
+    "PositionsOutput",
+    4,
+    (Field("positions_size", "i4", "Bytes of the topics that follow; the rest is the output."),),
+)
 _HEAD = FRAME.position("head_digest")
 _DIGESTED = FRAME.position("digest")
 _MAGIC_BYTES = _MAGIC.to_bytes(4, "big")
@@ -72,14 +84,20 @@ class PositionRows(NamedTuple):
 
 
 class Frame:
-    """Positions that were recorded together."""
+    """Positions that were recorded together, perhaps with output."""
 
-    __slots__ = ("kind", "rows", "sequence", "time_ms")
+    __slots__ = ("kind", "output", "rows", "sequence", "time_ms")
 
     def __init__(
-        self, kind: int, sequence: int, time_ms: int, rows: Mapping[str, PositionRows]
+        self,
+        kind: int,
+        sequence: int,
+        time_ms: int,
+        rows: Mapping[str, PositionRows],
+        output: Buffer = b"",
     ) -> None:
         self.kind, self.sequence, self.time_ms, self.rows = kind, sequence, time_ms, rows
+        self.output = output
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frame) and encode_frame(self) == encode_frame(other)
@@ -99,6 +117,11 @@ class LogStretch(NamedTuple):
 
 def encode_frame(frame: Frame) -> bytes:
     """Return the bytes of a frame; InvalidMessage if it is larger than one can be."""
+    return front_of(frame) + bytes(frame.output)
+
+
+def front_of(frame: Frame) -> bytes:
+    """Return the bytes of a frame but its output, which comes last."""
     parts = []
     for topic, rows in frame.rows.items():
         name = topic.encode()
@@ -109,24 +132,30 @@ def encode_frame(frame: Frame) -> bytes:
             np.asarray(rows.offsets).astype(">i8").tobytes(),
         ]
     body = b"".join(parts)
-    if len(body) > _LENGTH_MAX:
-        raise InvalidMessage(f"{len(body)} bytes of positions: at most {_LENGTH_MAX} at once")
+    if frame.kind == OUTPUT:
+        body = OUTPUT_SIZES.pack(positions_size=len(body)) + body
+    length = len(body) + len(frame.output)
+    if length > _LENGTH_MAX:
+        raise InvalidMessage(
+            f"{length} bytes of positions and output: at most {_LENGTH_MAX} at once"
+        )
     head = FRAME.pack(
         magic=_MAGIC,
         kind=frame.kind,
-        length=len(body),
+        length=length,
         sequence=frame.sequence,
         time=frame.time_ms,
         head_digest=bytes(4),
         digest=bytes(8),
     )[:_HEAD]
     head += xxhash.xxh32_digest(head)
-    return head + _digest(head, body) + body
+    return head + _digest(head, body, frame.output) + body
 
 
-def _digest(head: bytes | memoryview, body: bytes | memoryview) -> bytes:
-    digest = xxhash.xxh3_64(head)
-    digest.update(body)
+def _digest(*parts: Buffer) -> bytes:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part)
     return digest.digest()
 
 
@@ -180,7 +209,11 @@ def _frame_at(view: memoryview, at: int) -> tuple[Frame | None, int]:
     body = view[at + FRAME.size : end]
     if _digest(view[at : at + _DIGESTED], body) != head.digest:
         return None, at
-    return Frame(head.kind, head.sequence, head.time, _rows_in(body)), end
+    output = b""
+    if head.kind == OUTPUT:
+        size = OUTPUT_SIZES.size + OUTPUT_SIZES.unpack_from(body).positions_size
+        body, output = body[OUTPUT_SIZES.size : size], bytes(body[size:])
+    return Frame(head.kind, head.sequence, head.time, _rows_in(body), output), end
 
 
 def _rows_in(body: memoryview) -> dict[str, PositionRows]:
@@ -205,6 +238,8 @@ class Positions:
     def __init__(self) -> None:
         #: The sequence and the time of the last frame; 0 before the first one.
         self.sequence, self.time_ms = 0, 0
+        #: Frames with output that may not be in its topics yet, in their order.
+        self.incomplete: list[Frame] = []
         self._topics: dict[str, tuple[int, dict[int, int]]] = {}
 
     def __len__(self) -> int:
@@ -225,7 +260,12 @@ class Positions:
         return {} if known and topic_id and known != topic_id else offsets
 
     def apply(self, frame: Frame) -> None:
-        """Take over the positions of a frame; a frame that is not newer changes nothing."""
+        """Take over the positions of a frame; a frame that is not newer changes none."""
+        if frame.kind == OUTPUT:
+            if all(frame.sequence != each.sequence for each in self.incomplete):
+                self.incomplete.append(frame)
+        elif frame.kind == COMPLETE:
+            self.incomplete = []
         if frame.kind == SNAPSHOT:
             if frame.sequence < self.sequence:
                 return
@@ -254,6 +294,14 @@ class Positions:
         }
         return Frame(SNAPSHOT, self.sequence, self.time_ms, rows)
 
-    def change(self, time_ms: int, rows: Mapping[str, PositionRows]) -> Frame:
-        """Return the next frame, with new positions of some partitions."""
-        return Frame(CHANGE, self.sequence + 1, time_ms, rows)
+    def change(
+        self, time_ms: int, rows: Mapping[str, PositionRows], output: Buffer | None = None
+    ) -> Frame:
+        """Return the next frame, with new positions of some partitions, and perhaps output."""
+        if output is None:
+            return Frame(CHANGE, self.sequence + 1, time_ms, rows)
+        return Frame(OUTPUT, self.sequence + 1, time_ms, rows, output)
+
+    def complete(self) -> Frame:
+        """Return the next frame, which records that no output is incomplete."""
+        return Frame(COMPLETE, self.sequence + 1, self.time_ms, {})

@@ -30,13 +30,13 @@ from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import CorruptRecord, again
 from tubestore.groups.positions import (
-    CHANGE,
     SNAPSHOT,
     Frame,
     LogStretch,
     Positions,
     encode_frame,
     frames_in,
+    front_of,
 )
 from tubestore.options import Durability
 
@@ -44,6 +44,8 @@ from tubestore.options import Durability
 GROWN_BYTES = 1 << 20
 #: … nor one of less than so many times its snapshot.
 GROWN_TIMES = 4
+#: A log with so many bytes of output is followed by a new one, too.
+GROWN_OUTPUT = 64 << 20
 _NAME = re.compile(r"positions-(\d{20})\.log")
 
 
@@ -68,6 +70,8 @@ class PositionsLog:
         self._file: VfsFile | None = None
         self._end = 0
         self._snapshot_size = 0
+        #: Bytes of output since its snapshot.
+        self._output_bytes = 0
         #: False while the snapshot of the last log is damaged.
         self._is_sound = True
 
@@ -157,6 +161,7 @@ class PositionsLog:
                 self._note(CorruptRecord(path, base + each.start, each.reason))
             else:
                 self.positions.apply(each.frame)
+                self._output_bytes += len(each.frame.output)
             self._end = base + each.end
 
     def _note(self, problem: CorruptRecord) -> None:
@@ -167,7 +172,7 @@ class PositionsLog:
     def _forget(self) -> None:
         self.close()
         self.positions = Positions()
-        self._number = self._end = self._snapshot_size = 0
+        self._number = self._end = self._snapshot_size = self._output_bytes = 0
         self._is_sound = True
 
     def close(self) -> None:
@@ -183,23 +188,31 @@ class PositionsLog:
 
         An OSError leaves the positions as they were; the next append cuts what there is of it.
         """
-        assert frame.kind == CHANGE
         assert frame.sequence == self.positions.sequence + 1, "not refreshed"
         if self._file is None or self._is_grown or not self._is_sound:
             self._begin()
         assert self._file is not None
-        data = encode_frame(frame)
+        front = front_of(frame)
         if self._file.size() > self._end:
             self._file.truncate(self._end)  # the beginning of a frame; damage was taken over
-        self._file.pwrite(data, self._end)
-        if level == "fsync":
-            self._file.sync()
-        self._end += len(data)
+        try:
+            self._file.pwrite(front, self._end)
+            if len(frame.output):
+                self._file.pwrite(frame.output, self._end + len(front))
+            if level == "fsync":
+                self._file.sync()
+        except OSError:
+            with contextlib.suppress(OSError):  # else the next append cuts it
+                self._file.truncate(self._end)
+            raise
+        self._end += len(front) + len(frame.output)
+        self._output_bytes += len(frame.output)
         self.positions.apply(frame)
 
     @property
     def _is_grown(self) -> bool:
-        return self._end >= max(GROWN_BYTES, GROWN_TIMES * self._snapshot_size)
+        limit = max(GROWN_BYTES, GROWN_TIMES * self._snapshot_size)
+        return self._end - self._output_bytes >= limit or self._output_bytes >= GROWN_OUTPUT
 
     def sync(self) -> None:
         """Bring the last log to stable storage."""
@@ -209,12 +222,14 @@ class PositionsLog:
     def _begin(self) -> None:
         """Begin a new log with a snapshot; the one before it stays, older ones go."""
         numbers = self._numbers()
-        snapshot = encode_frame(self.positions.snapshot())
+        incomplete = map(encode_frame, self.positions.incomplete)
+        snapshot = b"".join((encode_frame(self.positions.snapshot()), *incomplete))
         number = (numbers[-1] if numbers else 0) + 1
         self._vfs.replace_file(self._path(number), snapshot)
         self.close()
         self._file = self._vfs.open(self._path(number))
         self._number, self._end, self._snapshot_size = number, len(snapshot), len(snapshot)
+        self._output_bytes = 0
         self._is_sound = True
         for old in numbers[:-1]:
             self._drop(self._path(old))

@@ -46,7 +46,8 @@ REASONS: dict[Reason, tuple[str, str]] = {
     ),
     Reason.JOURNAL: (
         "warning",
-        "a killed process left messages in the journal: open for writing before a real broker does",
+        "a killed process left messages in the journal, or output of a group that is in no topic"
+        " yet: open for writing before a real broker does",
     ),
     Reason.JOURNAL_DAMAGED: (
         "error",

@@ -15,7 +15,7 @@ from tubestore.core.state_file import BadState
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
-from tubestore.groups.directory import list_groups
+from tubestore.groups.directory import OUTPUT_FILE, list_groups
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.groups.settings import read_settings
 from tubestore.journal.root_journal import read_journal
@@ -80,11 +80,11 @@ def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator
             yield Finding(path, 0, Reason.BAD_STATE, str(error))
     yield from _check_job(vfs, root, is_written)
     yield from _check_journal(vfs, root, is_written)
-    yield from _check_groups(vfs, root)
+    yield from _check_groups(vfs, root, is_written)
 
 
-def _check_groups(vfs: Vfs, root: str) -> Iterator[Finding]:
-    """Report damaged settings, and damaged logs of positions."""
+def _check_groups(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
+    """Report damaged settings, damaged logs of positions, and output that was not appended."""
     for group in list_groups(vfs, root):
         directory = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
         log = PositionsLog(vfs, root, directory, SystemClock())
@@ -96,6 +96,10 @@ def _check_groups(vfs: Vfs, root: str) -> Iterator[Finding]:
         except CorruptRecord as error:
             text = f"settings of group {group!r}: {error.reason}"
             yield Finding(error.path, error.position, Reason.BAD_STATE, text)
+        if log.positions.incomplete and not is_written():
+            path = join(directory, OUTPUT_FILE)
+            text = f"output of group {group!r} is not in its topics yet: open or recover the store"
+            yield Finding(path, 0, Reason.JOURNAL, text)
         for problem in log.problems:
             text = f"positions of group {group!r}: {problem.reason}"
             yield Finding(problem.path, problem.position, Reason.BAD_STATE, text)

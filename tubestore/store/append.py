@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tubestore.core.layout import Buffer
 from tubestore.errors import BatchError, TubeStoreError, UnknownTopic
+from tubestore.groups.outputs import RecordedOutput, encode_output, rows_to_append
 from tubestore.journal.chosen_shards import ChosenShards, JournalledShard, ShardTable
 from tubestore.journal.journalled import (
     IN_MEMORY,
@@ -29,6 +31,7 @@ from tubestore.journal.journalled import (
 )
 from tubestore.messages import Ack, BatchAck
 from tubestore.options import DURABILITIES, PARTITIONS_PER_STORE, Durability, check_durability
+from tubestore.reading.view import ShardView
 from tubestore.record import ingest
 from tubestore.record.columns import integers
 from tubestore.record.names import store_key
@@ -38,6 +41,8 @@ from tubestore.store.opening import ShardOpener
 from tubestore.store.topic_shards import TopicShards
 
 Array = np.ndarray[Any, Any]
+#: Columns that recorded output has in a form of its own.
+_REPLACED = {"partition", "partition_id", "key", "received_time", "received_time_ms"}
 #: Names are looked up among those that are known unless these are so many times more.
 _KNOWN_PER_ROW = 4
 
@@ -178,6 +183,70 @@ def append_table(
     return BatchAck(
         integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
     )
+
+
+class PreparedAppend:
+    """Messages of many topics, checked, with partitions and ids: to be recorded and appended."""
+
+    def __init__(self, opener: ShardOpener, book: AddressBook, table: pa.Table) -> None:
+        self._opener, context = opener, opener.context
+        self._table = table
+        self._to, self._codes = to, _ = book.of(table)
+        partition_ids = ingest.route_among(
+            self._table, self._codes, to.partitions, to.stores, partial(_turns, to.topics)
+        )
+        self._columns = ingest.build_columns(
+            self._table,
+            partition_ids,
+            now_ms=context.clock.now_ms(),
+            payload_size_max=context.options.payload_size_max,
+            next_msg_ids=context.ids.next_many,
+        )
+
+    def encoded(self) -> Buffer:
+        """Return the messages as they are recorded (`groups/outputs.py`)."""
+        columns, table, topics = self._columns, self._table, self._to.topics
+        chosen = [name for name in table.column_names if name not in _REPLACED]
+        found = table.select(chosen)
+        for name, values in (
+            ("partition", columns.partition_ids),
+            ("received_time_ms", columns.received_times),
+            ("msg_id", columns.msg_ids),
+        ):
+            found = found.append_column(name, pa.array(values))
+        keys = self._codes * PARTITIONS_PER_STORE + columns.partition_ids // PARTITIONS_PER_STORE
+        ends = {}
+        for key in np.unique(keys).tolist():
+            code, store_id = divmod(key, PARTITIONS_PER_STORE)
+            shard = topics[code].writable(store_id)
+            ends[store_key(topics[code].name, store_id)] = shard.view().index_end
+        ids = {topics[code].name: topics[code].options.id for code in np.unique(self._codes)}
+        return encode_output(RecordedOutput(found, ids, ends, self._opener.context.vfs.boot_id()))
+
+    def append(self, level: Durability) -> BatchAck:
+        """Append the messages."""
+        columns = self._columns
+        offsets = append_columns(
+            self._to.topics, self._codes, columns, level, self._opener.journal, self._to
+        )
+        return BatchAck(
+            integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
+        )
+
+
+def append_missing(
+    opener: ShardOpener,
+    book: AddressBook,
+    output: RecordedOutput,
+    topic_id: Callable[[str], int | None],
+    view: Callable[[str, int], ShardView | None],
+) -> None:
+    """Append durably what is not in its topics of recorded output."""
+    lacking = rows_to_append(output, topic_id, view, opener.context.vfs.boot_id())
+    table = output.table.filter(pa.array(lacking))
+    if table.num_rows:
+        to, codes = book.of(table)
+        append_table(opener, table, to.topics, codes, "fsync", to)
 
 
 def append_to_topics(

@@ -86,7 +86,7 @@ class Engine:
             directory.release()
             raise
         self.address_book = AddressBook(self.topics.shards_of_all, lambda: self.topics.version)
-        self.shards = Shards(context, self.opener, self.topics)
+        self.shards = Shards(context, self.opener, self.topics, self.address_book)
         self.loads = BulkLoads(context, self.opener, self.topics)
         if mode == "r":
             self.opener.look_for_damage()
@@ -99,6 +99,7 @@ class Engine:
                 )
             try:
                 self.opener.take_over_journal(self.topics.shard_of_key)
+                self.shards.finish_outputs()
             except BaseException:
                 self.close()
                 raise

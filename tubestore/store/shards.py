@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
+from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.errors import (
     DiskFull,
@@ -22,14 +23,22 @@ from tubestore.errors import (
 )
 from tubestore.groups.assignment import Partition, Strategy, named_strategy
 from tubestore.groups.consumer import Consumer, Settings
-from tubestore.groups.directory import GroupDirectory
-from tubestore.groups.member import GroupMember
+from tubestore.groups.directory import GroupDirectory, list_groups
+from tubestore.groups.member import GroupMember, finish_outputs
 from tubestore.groups.membership import TopicShape
+from tubestore.groups.outputs import decode_output
 from tubestore.groups.waiting import FileWaiter
 from tubestore.reading.view import ShardView
-from tubestore.record.names import INDEX_DIRECTORY, check_topic_name, store_key
+from tubestore.record import ingest
+from tubestore.record.names import (
+    INDEX_DIRECTORY,
+    check_topic_name,
+    parse_store_key,
+    store_key,
+)
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.statistics import total
+from tubestore.store.append import AddressBook, PreparedAppend, append_missing
 from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topics import Topics
@@ -42,8 +51,11 @@ RELIEVED_AT_ONCE = 16
 class Shards:
     """The shards of a store that have been used; `opener` has the journal that they share."""
 
-    def __init__(self, context: Context, opener: ShardOpener, topics: Topics) -> None:
+    def __init__(
+        self, context: Context, opener: ShardOpener, topics: Topics, book: AddressBook
+    ) -> None:
         self._context, self._opener, self._topics = context, opener, topics
+        self._book = book
         #: Waits for the writer's process; idle until a consumer waits.
         self._waiter = FileWaiter(context.vfs)
         self._groups: dict[str, GroupDirectory] = {}
@@ -176,6 +188,42 @@ class Shards:
         except (UnknownTopic, StoreClosed):
             context.check_open()
             return True  # the topic is gone: nothing comes
+
+    def prepare(self, data: Any) -> PreparedAppend | None:
+        """Check messages to be appended, with a column `topic`; None if there are none."""
+        self._context.check_open(writing=True)
+        table = ingest.as_table(data, with_topic=True)
+        return PreparedAppend(self._opener, self._book, table) if table.num_rows else None
+
+    def finish_output(self, output: Buffer) -> None:
+        """Append, durably, what is not in its topics of output that was recorded."""
+        found = decode_output(output)
+        append_missing(self._opener, self._book, found, self._known_id, self.view)
+        for key in found.ends:
+            topic, store_id = parse_store_key(key) or ("", 0)
+            if self._known_id(topic) == found.topics[topic]:
+                (shards,) = self._topics.shards_of_all([topic])
+                shards.writable(store_id).sync()
+
+    def _known_id(self, topic: str) -> int | None:
+        return self._topics.get(topic).options.id if topic in self._topics else None
+
+    def finish_outputs(self) -> None:
+        """Append what a killed process has recorded as a group's output and not appended.
+
+        What cannot be appended is a problem of the store; the group's next commit tries again.
+        """
+        for group in list_groups(self._context.vfs, self._context.root):
+            files = self.directory_of(group)
+            if not files.may_have_output:
+                continue
+            try:
+                with files.locked():
+                    files.log.refresh(locked=True)
+                    finish_outputs(files, self.finish_output)
+            except (TubeStoreError, OSError) as error:
+                trouble = StoreFailed(files.path, f"output of group {group!r}: {error}")
+                self._context.note_problem(trouble)
 
     def consumer(
         self,

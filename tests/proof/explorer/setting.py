@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -47,7 +48,7 @@ def quick_and_quiet() -> Iterator[None]:
     finders = [_NotInstalled(), *sys.meta_path]
     with (
         mock.patch.object(sys, "meta_path", finders),
-        mock.patch("tubestore.store.directory.uuid.uuid4", _identity),
+        mock.patch("tubestore.store.directory.uuid", SimpleNamespace(uuid4=_identity)),
         mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):
         logging.disable(logging.CRITICAL)
