@@ -1,4 +1,5 @@
 """RocketMQ's broker and its consumers in the process, without a network, over an open store.
 
-Reading order: allocation, timers, pulling, tables, members, broker.
+Reading order: allocation, timers, pulling, tables, members, broker, process_queue, rebalance, push,
+lite, transactions.
 """

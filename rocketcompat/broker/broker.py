@@ -164,6 +164,7 @@ class Broker:
         self._turns: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = False
+        self._clients = itertools.count(1)
         self._ids = _UniqueIds(self.clock)
         self._schedule()
         if self._writer is not None:
@@ -231,12 +232,23 @@ class Broker:
         `DefaultMessageStore.put_message` does; InvalidName for a topic that takes no messages.
         """
         writer = self._check_writable()
-        topic = self.topics.for_producer(message.topic)
-        if not topic.perm & PERM_WRITE:
-            raise InvalidName(message.topic, f"takes no messages: its perm is {topic.perm}")
-        queue = MessageQueue(topic.topic_name, self.name, self._choose(topic, key, queue_id))
+        queue = self.queue_for(message.topic, key=key, queue_id=queue_id)
         message, msg_id = self.prepared(message, queue.queue_id)
         return SendResult(queue, writer.put_message(message, durability=durability), msg_id)
+
+    def put(self, message: Message) -> PutResult:
+        """Put a message as it is, for parts of the broker that have chosen its queue."""
+        return self._check_writable().put_message(message)
+
+    def queue_for(
+        self, topic: str, *, key: str | None = None, queue_id: int | None = None
+    ) -> MessageQueue:
+        """Return the queue that `send` puts a message of a topic into."""
+        self._check_writable()
+        row = self.topics.for_producer(topic)
+        if not row.perm & PERM_WRITE:
+            raise InvalidName(topic, f"takes no messages: its perm is {row.perm}")
+        return MessageQueue(row.topic_name, self.name, self._choose(row, key, queue_id))
 
     def _choose(self, topic: TopicConfig, key: str | None, queue_id: int | None) -> int:
         if queue_id is not None:
@@ -255,6 +267,10 @@ class Broker:
             turn = self._turns[topic.topic_name]
             self._turns[topic.topic_name] += 1
         return turn % topic.write_queue_nums
+
+    def new_client_id(self) -> str:
+        """Return an id for a consumer in this process, as RocketMQ's clients make it."""
+        return f"127.0.0.1@{os.getpid()}#{next(self._clients)}"
 
     def prepared(self, message: Message, queue_id: int) -> tuple[Message, str]:
         """Return a message as it is put: with its queue, the broker's host, and a unique id."""

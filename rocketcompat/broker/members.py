@@ -2,7 +2,7 @@
 
 `ConsumerTable` is RocketMQ's `ConsumerManager`: which clients a group has, and what they subscribe
 to. A client that sends no heartbeat for 120 s leaves. `QueueLocks` is `RebalanceLockManager`: one
-client at a time consumes a queue in order; a lock that was not renewed for 60 s is free.
+client at a time has a queue; a lock that was not renewed for 60 s is free.
 
 Both are in memory, as in RocketMQ: after a restart the clients' next heartbeats and locks fill
 them. Times are ms by the broker's clock. All calls are thread-safe.
@@ -143,7 +143,7 @@ class ConsumerTable:
 
 
 class QueueLocks:
-    """Which client consumes a queue in order (`RebalanceLockManager`)."""
+    """Which client has a queue (`RebalanceLockManager`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -161,6 +161,11 @@ class QueueLocks:
                     self._held[group, queue] = (client_id, now)
                     got.add(queue)
         return got
+
+    def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
+        """True if no other client has locked a queue since this client did."""
+        with self._lock:
+            return self._held.get((group, queue), ("", 0))[0] == client_id
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give queues back; nothing for those that another client has."""

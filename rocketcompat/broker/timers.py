@@ -27,9 +27,9 @@ class Timer:
 
     __slots__ = ("call", "every", "name")
 
-    def __init__(self, name: str, call: Callable[[], None], every: float | None) -> None:
+    def __init__(self, name: str, call: Callable[[], object], every: float | None) -> None:
         self.name, self.every = name, every
-        self.call: Callable[[], None] | None = call
+        self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
         """Make the call no more; one that runs goes on to its end."""
@@ -48,12 +48,12 @@ class Timers:
         #: What calls raised, for the broker's list; each text once.
         self.problems: list[TubeStoreError] = []
 
-    def after(self, seconds: float, name: str, call: Callable[[], None]) -> Timer:
+    def after(self, seconds: float, name: str, call: Callable[[], object]) -> Timer:
         """Make a call once, in so many seconds; 0 for as soon as possible."""
         return self._add(seconds, Timer(name, call, None))
 
     def every(
-        self, seconds: float, name: str, call: Callable[[], None], first: float | None = None
+        self, seconds: float, name: str, call: Callable[[], object], first: float | None = None
     ) -> Timer:
         """Make a call again and again, the first time in `first` seconds."""
         return self._add(seconds if first is None else first, Timer(name, call, seconds))

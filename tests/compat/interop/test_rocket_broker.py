@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -28,8 +29,12 @@ from rocketcompat.broker.allocation import (
     queue_by_hash,
 )
 from rocketcompat.broker.broker import Broker
+from rocketcompat.broker.process_queue import ProcessQueue
+from rocketcompat.broker.rebalance import FromWhere, pull_from_where
 from rocketcompat.files.broker_config import SubscriptionGroupConfig
 from tests.compat.interop.rocket_messages import config
+from tests.rocketcompat.broker.test_process_queue import message
+from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
 
 pytestmark = [pytest.mark.gate, pytest.mark.interop]
@@ -108,6 +113,73 @@ def test_a_key_has_the_queue_that_the_real_selector_chooses(client: RocketClient
     cases = [(key, queues) for key in keys for queues in (1, 3, 4, 1024)]
     found = [row["queue"] for row in client.ask("hash", cases)]
     assert found == [queue_by_hash(*case) for case in cases]
+
+
+OPERATIONS = (
+    *["put"] * 3, *["remove"] * 2, *["take"] * 2, "commit", "rollback", "again", "clear",
+)  # fmt: skip
+
+
+def test_a_process_queue_answers_as_the_real_class_does(
+    client: RocketClientDriver, clock: ManualClock
+) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    ours, cases, wanted, begin = ProcessQueue(clock), [], [], 0
+    for _ in range(600):
+        name = chance.choice(
+            [
+                "put",
+                "put",
+                "put",
+                "remove",
+                "remove",
+                "take",
+                "take",
+                "commit",
+                "rollback",
+                "again",
+                "clear",
+            ]
+        )
+        if name == "clear" and chance.random() < 0.8:
+            continue
+        some = sorted(chance.sample(range(begin, begin + 12), chance.randint(0, 4)))
+        if name == "put":
+            begin += chance.randint(0, 3)
+        argument = str(chance.randint(1, 4)) if name == "take" else ",".join(map(str, some))
+        messages = [message(offset, bytes(offset % 10)) for offset in some]
+        answer: object = None
+        if name == "take":
+            answer = [m.queue_offset for m in ours.take(int(argument))]
+        elif name in ("put", "remove", "again"):
+            if name == "again" and not set(some) <= {*ours._taken}:
+                continue  # the real consumer gives back only what it has taken
+            answer = getattr(ours, name)(messages)
+        else:
+            answer = getattr(ours, name)()
+        cases.append((name, argument))
+        wanted.append({
+            "kind": "queue", "answer": answer, "count": ours.count, "size": ours.size,
+            "span": ours.span, "waiting": bool(ours.offsets), "offsets": ours.offsets,
+        })  # fmt: skip
+    for number, found in enumerate(client.ask("process-queue", cases)):
+        assert found == wanted[number], (number, cases[: number + 1])
+
+
+@pytest.mark.parametrize("policy", get_args(FromWhere))
+def test_a_new_queue_begins_where_the_real_class_begins(
+    client: RocketClientDriver, policy: FromWhere
+) -> None:
+    cases = [
+        (policy, topic, stored, 9, 4) for topic in ("orders", "%RETRY%g") for stored in (-1, 0, 7)
+    ]
+    found = [row["offset"] for row in client.ask("from-where", cases)]
+    assert found == [
+        pull_from_where(policy, topic, None if stored < 0 else stored, lambda: 9, lambda: 4)
+        for _, topic, stored, _, _ in cases
+    ]
 
 
 def test_real_managers_read_our_tables_and_we_read_what_they_write(
