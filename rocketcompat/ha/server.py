@@ -4,8 +4,9 @@
         server.start()
 
 Bounds: a connection holds a few frames that its peer has not read yet, and 7 bytes that it has
-sent. A peer outside of `allow`, or one more than `connections_max`, is closed at once. Reports are
-8 bytes, and of many only the last counts, so that a peer's rate costs no memory.
+sent. A peer outside of `allow`, one more than `connections_max`, and connections that come too
+fast are closed at once, before TLS. Reports are 8 bytes, and of many only the last counts: a peer
+that sends faster than `REPORTS_PER_SECOND` is read less often.
 
 Guards: `_lock` guards the rows of `status` and what waits for acknowledgements; all else belongs to
 the thread.
@@ -33,6 +34,7 @@ from rocketcompat.ha.frames import (
 )
 from rocketcompat.ha.master import Acknowledge, MasterSide, Request
 from rocketcompat.ha.positions import Span, start_for
+from rocketcompat.ha.rate import Rate
 from rocketcompat.ha.slave import Fault
 from rocketcompat.ha.states import State
 from rocketcompat.messages import PutStatus
@@ -57,6 +59,11 @@ _JOIN_SECONDS = 10.0
 _HANDSHAKE_SECONDS = 10.0
 #: Seconds between two questions while no slave is connected.
 _IDLE_SECONDS = 1.0
+#: What one peer may send, in parts as they arrive, and how often peers may connect.
+REPORTS_PER_SECOND = 10_000
+CONNECTIONS_PER_SECOND = 100
+#: Seconds for which a peer that sends too fast is not read, at least.
+_PAUSE_SECONDS = 0.01
 #: Reasons that are kept, of the last connections that ended.
 _ENDED_KEPT = 16
 
@@ -157,7 +164,8 @@ class HaServer:
         self._synchronous = synchronous
         #: The highest acknowledgement of any slave.
         self._acknowledged = 0
-        self._tls, self._monotonic = tls, (clock or SystemClock()).monotonic
+        self.tls, self._monotonic = tls, (clock or SystemClock()).monotonic
+        self._arrivals = Rate(CONNECTIONS_PER_SECOND, self._monotonic())
         self._lock = threading.Condition()
         self._connections: set[_Connection] = set()
         self._rows: tuple[SlaveStatus, ...] = ()
@@ -178,10 +186,9 @@ class HaServer:
         """Listen, and serve in a thread; StorageError if the port cannot be had."""
         loop = asyncio.new_event_loop()
         try:
-            server = loop.run_until_complete(loop.create_server(
-                lambda: _Connection(self), self.host, self._wanted_port, ssl=self._tls,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls is not None else None,
-            ))  # fmt: skip
+            server = loop.run_until_complete(
+                loop.create_server(lambda: _Connection(self), self.host, self._wanted_port)
+            )
         except OSError as error:
             loop.close()
             raise refused_call(f"{self.host}:{self._wanted_port}", error) from error
@@ -269,6 +276,8 @@ class HaServer:
                 connection.abort()
             # The transports close their sockets in the loop's next rounds.
             loop.run_until_complete(asyncio.sleep(0))
+            handshakes = asyncio.all_tasks(loop)
+            loop.run_until_complete(asyncio.gather(*handshakes, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
@@ -286,6 +295,8 @@ class HaServer:
         reason = None
         if not self.allows(connection.address):
             reason = "not an allowed peer"
+        elif self._arrivals.take(self.now()):
+            reason = f"more than {CONNECTIONS_PER_SECOND} connections a second"
         elif len(self._connections) >= self.connections_max:
             reason = f"{self.connections_max} slaves are connected already"
         if reason is not None:
@@ -379,6 +390,10 @@ class _Connection(asyncio.Protocol):
         self._side = server.new_side(server.now())
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        self._rate = Rate(REPORTS_PER_SECOND, server.now())
+        #: The TLS handshake that is under way, and what came over TLS before it was noted as done.
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
         self._requested: int | None = None
         self.peer = self.address = "?"
 
@@ -398,9 +413,14 @@ class _Connection(asyncio.Protocol):
         self.address = str(address[0]) if address else "?"
         self.peer = f"{self.address}:{address[1]}" if address else "?"
         self._transport = transport
-        transport.set_write_buffer_limits(high=2 * self._server.batch_size)
         if self._server.enter(self) is not None:
             transport.abort()
+        elif self._server.tls is not None:
+            self._handshake = asyncio.get_running_loop().create_task(
+                self._secure(transport, self._server.tls)
+            )
+        else:
+            transport.set_write_buffer_limits(high=2 * self._server.batch_size)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the connection."""
@@ -417,9 +437,38 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self.advance()
 
+    async def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Go on with TLS."""
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            self._end(f"TLS: {error}")
+            return
+        if secured is None or transport.is_closing():
+            self._end("TLS: the slave closed the connection")
+            return
+        self._transport = secured
+        secured.set_write_buffer_limits(high=2 * self._server.batch_size)
+        self._handshake, early = None, self._early
+        if early:
+            self.data_received(early)
+
     def data_received(self, data: bytes) -> None:
         """Take reports."""
-        for event in self._side.receive(data, self._server.now()):
+        if self._handshake is not None:
+            # It came with the handshake's last bytes: `_transport` would answer it unencrypted.
+            self._early += data
+            return
+        now = self._server.now()
+        wait, transport = self._rate.take(now), self._transport
+        if wait and transport is not None:
+            transport.pause_reading()
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(wait, _PAUSE_SECONDS), transport.resume_reading)
+        for event in self._side.receive(data, now):
             if isinstance(event, Fault):
                 self._end(event.reason)
             elif isinstance(event, Request):

@@ -294,6 +294,50 @@ def test_hostile_slaves_release_nothing_and_leave_nothing_behind(
     assert len(server.status().ended) <= 16
 
 
+def test_a_slave_that_reports_too_fast_is_read_less_often_and_its_last_report_counts(
+    store: DefaultMessageStore, server_of: ServerOf, slave_of: SlaveOf, clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("rocketcompat.ha.server.REPORTS_PER_SECOND", 5)
+    end = put(store, 3)
+    server = server_of(clock=clock)
+    slave = slave_of(server)
+    slave.report(0)
+    slave.log(0, end)
+    (connection,) = server._connections
+    assert connection._transport is not None
+    paused = False
+    for _ in range(5000):
+        slave.report(end - 1)
+        paused = paused or not connection._transport.is_reading()
+        if paused:
+            break
+    assert paused
+    clock.advance(10_000)
+    slave.report(end)
+    while server.status().slaves[0].acknowledged != end:
+        pass
+
+
+def test_peers_that_connect_too_fast_are_closed(
+    store: DefaultMessageStore, server_of: ServerOf, slave_of: SlaveOf, clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("rocketcompat.ha.server.CONNECTIONS_PER_SECOND", 3)
+    put(store, 1)
+    server = server_of(clock=clock)
+    for _ in range(3):
+        slave = slave_of(server)
+        slave.report(0)
+        assert slave.frame()
+    assert slave_of(server).closed()
+    assert "connections a second" in server.status().ended[-1][1]
+    clock.advance(2000)
+    slave = slave_of(server)
+    slave.report(0)
+    assert slave.frame()
+
+
 def test_a_mirror_of_ours_follows_a_master_of_ours(
     store: DefaultMessageStore, server_of: ServerOf, tmp_path: Path
 ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from pathlib import Path
 
 import pytest
 
 import rocketcompat
-from rocketcompat import MessageStoreConfig
+from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.ha.frames import REPORT
 from rocketcompat.ha.mirror import Mirror
 from rocketcompat.ha.server import HaServer
 from rocketcompat.ha.tls import client_context, server_context
@@ -80,3 +82,59 @@ def test_a_file_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidMessage, match="pem"):
             make()
+
+
+def test_a_report_that_comes_with_the_end_of_the_handshake_is_answered_over_tls(
+    tmp_path: Path,
+) -> None:
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(PEM["ca"]).wrap_bio(received, sent, server_hostname="127.0.0.1")
+    with (
+        rocketcompat.open(tmp_path / "master", "w", CONFIG) as store,
+        HaServer(store, port=0, tls=server_context(PEM["server"])) as master,
+    ):
+        store.put_message(Message("T", b"secret"))
+        master.start()
+        with socket.create_connection(("127.0.0.1", master.port), 30) as peer:
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    peer.sendall(sent.read())
+                    received.write(peer.recv(1 << 16))
+            client.write(REPORT.pack(offset=0))
+            peer.sendall(sent.read())  # the handshake's end too
+            plain = b""
+            while b"secret" not in plain:
+                try:
+                    plain += client.read()
+                except ssl.SSLWantReadError:
+                    raw = peer.recv(1 << 16)
+                    assert raw, master.status().ended
+                    received.write(raw)
+
+
+def test_limits_hold_before_the_handshake(tmp_path: Path) -> None:
+    tls = server_context(PEM["server"])
+    with (
+        rocketcompat.open(tmp_path / "master", "w", CONFIG) as store,
+        HaServer(store, port=0, tls=tls, connections_max=2) as master,
+        HaServer(store, port=0, tls=tls, allow=["10.0.0.0/8"]) as closed,
+    ):
+        master.start()
+        closed.start()
+        silent = [socket.create_connection(("127.0.0.1", master.port)) for _ in range(2)]
+        while len(master.status().slaves) < 2:
+            pass
+        for port in (master.port, closed.port):
+            with socket.create_connection(("127.0.0.1", port), 30) as peer:
+                assert peer.recv(1) == b""
+        assert master.status().ended[-1][1] == "2 slaves are connected already"
+        assert closed.status().ended[-1][1] == "not an allowed peer"
+        silent[0].sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+        while len(master.status().slaves) == 2:
+            pass
+        assert master.status().ended[-1][1].startswith("TLS: ")
+        for peer in silent:
+            peer.close()
