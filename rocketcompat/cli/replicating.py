@@ -99,6 +99,13 @@ def follow(
         bool,
         typer.Option("--take-over", help="ROOT has the log of a slave of this very master."),
     ] = False,
+    broker_config: Annotated[
+        bool,
+        typer.Option(
+            "--broker-config",
+            help="Take over topics, groups and offsets too; the master has to be of this package.",
+        ),
+    ] = False,
     slave_timeout: Annotated[
         float,
         typer.Option(
@@ -140,7 +147,7 @@ def follow(
     config = _config_of(given)
     with Mirror(
         given.root, host, port, config, acknowledge=acknowledge.value, take_over=take_over,
-        slave_timeout=slave_timeout, tls=tls,
+        slave_timeout=slave_timeout, tls=tls, broker_config=broker_config,
     ) as mirror, _stopped_by_signal() as stop:  # fmt: skip
         mirror.start()
         _watch(mirror, stop, idle_timeout, every)
@@ -355,7 +362,7 @@ def _watch(mirror: Mirror, stop: threading.Event, idle_timeout: float | None, ev
         begun = begun or status.state == "following" or status.trouble is not None
         if status.received_bytes != heard[0] or not begun:
             heard = (status.received_bytes, time)
-        key = (status.state == "following", status.trouble)
+        key = (status.state == "following", status.trouble, status.config_trouble)
         if key != shown or time - last_time >= every:
             if key != shown or status.received_bytes != last_bytes:
                 rate = (status.received_bytes - last_bytes) / max(time - last_time, _STEP_SECONDS)
@@ -373,6 +380,8 @@ def _line_of(status: MirrorStatus, rate: float) -> str:
         words.append(f"log end {status.end}")
         words.append(f"{status.received_bytes} bytes received, {rate / 1e6:.1f} MB/s")
         words.append(f"queues {status.dispatch_behind_bytes} bytes behind")
+    if status.config_trouble is not None:
+        words.append(status.config_trouble)
     return ", ".join(words)
 
 

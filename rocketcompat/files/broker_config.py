@@ -175,12 +175,22 @@ class BrokerConfig:
 
         Raises CorruptRecord if there is one and none can be read.
         """
+        found = self._whole(name)
+        return {} if found is None else found[1]
+
+    def raw(self, name: str) -> bytes | None:
+        """Return the bytes of which `read` returns the content; None without a file."""
+        found = self._whole(name)
+        return None if found is None else found[0]
+
+    def _whole(self, name: str) -> tuple[bytes, dict[str, Any]] | None:
         fault: CorruptRecord | None = None
         for path in (self._path(name), self._path(name) + _BACKUP):
             try:
-                content = loads(self._vfs.read_file(path).decode())
+                raw = self._vfs.read_file(path)
+                content = loads(raw.decode())
                 if isinstance(content, dict):
-                    return content
+                    return raw, content
                 reason = "no map"
             except FileNotFoundError:
                 continue
@@ -189,21 +199,31 @@ class BrokerConfig:
             fault = fault or CorruptRecord(path, 0, f"is not a configuration of a broker: {reason}")
         if fault is not None:
             raise fault
-        return {}
+        return None
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace a file, whole and durable; what was there before goes to its backup."""
+        self.write_raw(name, dumps(content).encode())
+
+    def write_raw(self, name: str, raw: bytes) -> bool:
+        """As `write`, with the bytes of a file; False if the file has them.
+
+        ValueError for bytes that are not a configuration of a broker.
+        """
+        if not _is_whole(raw):
+            raise ValueError(f"{name} is not a configuration of a broker")
         if not self._vfs.exists(self.directory):
             self._vfs.make_directories(self.directory)
             self._vfs.sync_directory(os.path.dirname(self.directory))
-        path, raw = self._path(name), dumps(content).encode()
+        path = self._path(name)
         if self._vfs.exists(path):
             old = self._vfs.read_file(path)
             if old == raw:
-                return
+                return False
             if _is_whole(old):
                 self._vfs.replace_file(path + _BACKUP, old)
         self._vfs.replace_file(path, raw)
+        return True
 
     def _save(
         self, name: str, key: str, table: Mapping[Any, Any], now_ms: int, *, versioned: bool = False

@@ -23,6 +23,12 @@ FRAME_HEADER = Layout(
         Field("body_size", "i4", "Bytes of the body, raw bytes of the log; 0: a heartbeat."),
     ),
 )
+#: The first report that asks for the broker's configuration instead of the log, and the offset of
+#: the frame that answers it. Between two sides of this package: RocketMQ's master waits for another
+#: report, and its slave sends no such report.
+CONFIG_REQUEST = -1
+#: Bytes of the largest configuration.
+CONFIG_SIZE_MAX = 16 << 20
 #: Bytes of the body that a master sends at a time (`haTransferBatchSize`).
 TRANSFER_BATCH_SIZE = 32 * 1024
 #: A frame has to fit into a real slave's buffer of 4 MiB.

@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketcompat.ha.frames import FRAME_HEADER, HEARTBEAT_SECONDS, REPORT, SILENCE_SECONDS
+from rocketcompat.ha.frames import (
+    CONFIG_REQUEST,
+    FRAME_HEADER,
+    HEARTBEAT_SECONDS,
+    REPORT,
+    SILENCE_SECONDS,
+)
 from rocketcompat.ha.slave import Fault
 from rocketcompat.ha.states import MASTER_MOVES, Move, State
 
@@ -35,7 +41,12 @@ class Acknowledge:
     offset: int
 
 
-Event = Request | Acknowledge | Fault
+@dataclass(frozen=True, slots=True)
+class ConfigRequest:
+    """The first report asks for the broker's configuration: the connection ends with the answer."""
+
+
+Event = Request | Acknowledge | ConfigRequest | Fault
 
 
 class MasterSide:
@@ -120,6 +131,9 @@ class MasterSide:
 
     def _reported(self, offset: int) -> Event:
         """Judge a report."""
+        if offset == CONFIG_REQUEST and self.state is State.CONNECTED:
+            self._move(Move.END)
+            return ConfigRequest()
         if offset < 0:
             return self._fault(f"a report of {offset}")
         if self.state is State.CONNECTED:

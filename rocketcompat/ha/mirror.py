@@ -7,7 +7,8 @@
 
 A mirror repeats its first report and acknowledges nothing, so that a SYNC_MASTER releases no put
 for it. With `acknowledge` it is a slave as RocketMQ's: it reports what is in its page cache, or
-("fsync") on its stable storage.
+("fsync") on its stable storage. With `broker_config` a second thread takes over topics,
+subscription groups and offsets from a master of this package.
 
 Always true:
 - nothing is written before the master's first frame: an empty root begins where that frame is;
@@ -30,6 +31,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
 
+from rocketcompat.files.broker_config import BrokerConfig
+from rocketcompat.ha.config import CONFIG_THREAD, ConfigFollower
 from rocketcompat.ha.frames import HEARTBEAT_SECONDS, SLAVE_TIMEOUT_SECONDS
 from rocketcompat.ha.slave import Body, Event, Fault, Heartbeat, SlaveSide
 from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
@@ -76,6 +79,8 @@ class MirrorStatus:
     trouble: str | None = None
     #: Bytes of the log that queues, index and shards do not have yet.
     dispatch_behind_bytes: int = field(default=0)
+    #: Why the broker's configuration is not followed; None if it is, or need not be.
+    config_trouble: str | None = None
 
 
 class _Ended(Exception):
@@ -92,7 +97,7 @@ class Mirror:
         retry_seconds: float = _RETRY_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS,
         vfs: Vfs | None = None, clock: Clock | None = None,
         connect: Callable[[str, int], socket.socket] | None = None, background: bool = True,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | None = None, broker_config: bool = False,
     ) -> None:  # fmt: skip
         """Open the store of a root that has a log; an empty one is opened at the first frame."""
         for name, seconds in (("slave_timeout", slave_timeout), ("retry_seconds", retry_seconds),
@@ -115,6 +120,13 @@ class Mirror:
         self._failed: TubeStoreError | None = None
         #: The place of the last damage that the master sent.
         self._damaged_at = -1
+        self._config: ConfigFollower | None = None
+        if broker_config:
+            files = BrokerConfig(self._root.vfs, self._root.root)
+            self._config = ConfigFollower(
+                files, lambda: self._connect(self._host, self._port), self._raw_end,
+                self._monotonic,
+            )  # fmt: skip
         if self._root.has_log:
             self._store = self._root.open(self.address, take_over=take_over, background=background)
             self._store.show_replication(self._described)
@@ -140,6 +152,7 @@ class Mirror:
             return MirrorStatus(
                 found.state, found.end, found.up_to_date, found.received_bytes,
                 found.connections, found.trouble, behind,
+                self._config.trouble if self._config is not None else None,
             )  # fmt: skip
 
     def wait_reached(self, physical_offset: int, timeout: float) -> bool:
@@ -167,6 +180,8 @@ class Mirror:
     def stop(self) -> None:
         """Let `run` end soon; from any thread or a signal's handler."""
         self._stop.set()
+        if self._config is not None:
+            self._config.stop()
         connection = self._socket
         if connection is not None:
             _shut(connection)
@@ -190,6 +205,7 @@ class Mirror:
         """Follow until `stop`; raises nothing: `failed` has why it stopped by itself."""
         wait = self._slave_timeout if self._delays_reports else 0.0
         retry = self._retry_seconds
+        self._begin_config()
         try:
             while not self._waits(wait):
                 before = self._status.received_bytes
@@ -202,7 +218,25 @@ class Mirror:
         except Exception as error:
             _log.exception("the mirror of %s stopped", self.address)
             self._note_failed(StoreFailed(self._root.root, f"the mirror stopped: {error!r}"))
+        if self._config is not None:
+            self._config.stop()
+            self._config.join()
         self._set(state="stopped", up_to_date=False)
+
+    def _begin_config(self) -> None:
+        """Start to follow the configuration.
+
+        The first request comes before the log: the store has to know topics of batches at its
+        opening.
+        """
+        if self._config is not None:
+            self._config.round()
+            self._config.start()
+
+    def _raw_end(self) -> int | None:
+        """Return up to where the log is there; None without a store."""
+        with self._lock:
+            return self._status.end if self._store is not None else None
 
     @property
     def _delays_reports(self) -> bool:
@@ -299,6 +333,8 @@ class Mirror:
         if self._store is not None:
             self._store.close()
             self._store = None
+        if self._config is not None:
+            self._config.write_tables()
         self._store = self._root.open(self.address, begin=offset, background=self._background)
         self._store.show_replication(self._described)
         return self._store
@@ -313,9 +349,13 @@ class Mirror:
     def _described(self) -> ReplicationState:
         """Return what the store's statistics show."""
         status = self.status()
-        running = self._thread is not None and self._thread.is_alive()
+        running = {"HAClient": self._thread is not None and self._thread.is_alive()}
+        if self._config is not None:
+            running[CONFIG_THREAD] = self._config.is_running
+        stopped = self._failed is not None
+        services = {name: {"running": on, "stopped": stopped} for name, on in running.items()}
         return ReplicationState(
-            "SLAVE", "HAClient", running, self._failed is not None,
+            "SLAVE", services,
             int(status.state == "following"), status.received_bytes,
             status.dispatch_behind_bytes, {},
         )  # fmt: skip

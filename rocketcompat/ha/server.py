@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, Self
 
+from rocketcompat.files.broker_config import BrokerConfig
+from rocketcompat.ha.config import config_frame
 from rocketcompat.ha.frames import (
     BODY_SIZE_MAX,
     HEARTBEAT_SECONDS,
@@ -32,7 +34,7 @@ from rocketcompat.ha.frames import (
     SLAVE_TIMEOUT_SECONDS,
     TRANSFER_BATCH_SIZE,
 )
-from rocketcompat.ha.master import Acknowledge, MasterSide, Request
+from rocketcompat.ha.master import Acknowledge, ConfigRequest, MasterSide, Request
 from rocketcompat.ha.positions import Span, start_for
 from rocketcompat.ha.rate import Rate
 from rocketcompat.ha.slave import Fault
@@ -83,6 +85,10 @@ class Log(Protocol):
 
     def commit_log_data(self, physical_offset: int, size: int | None = None) -> bytes:
         """Return bytes of the log, of one file at most."""
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The broker's files below the root's `config`."""
 
     def show_replication(self, described: Callable[[], ReplicationState] | None) -> None:
         """Let the store's statistics contain what replicates it."""
@@ -160,6 +166,7 @@ class HaServer:
         )
         if synchronous and not isinstance(store, DefaultMessageStore):
             raise InvalidMessage("synchronous: a store that is open for writing is needed")
+        self.silence_seconds = silence_seconds
         self._slave_timeout, self._behind_max = slave_timeout, behind_max
         self._synchronous = synchronous
         #: The highest acknowledgement of any slave.
@@ -258,8 +265,9 @@ class HaServer:
             for row in known
         }  # fmt: skip
         return ReplicationState(
-            "SYNC_MASTER" if self._synchronous else "ASYNC_MASTER", "HAService", status.running,
-            False, len(status.slaves), status.sent_bytes,
+            "SYNC_MASTER" if self._synchronous else "ASYNC_MASTER",
+            {"HAService": {"running": status.running, "stopped": False}}, len(status.slaves),
+            status.sent_bytes,
             max((row.lag_bytes or 0 for row in known), default=0), slaves,
         )  # fmt: skip
 
@@ -309,11 +317,14 @@ class HaServer:
         self.show()
         return None
 
-    def leave(self, connection: _Connection, reason: str) -> None:
-        """Forget a connection."""
+    def leave(self, connection: _Connection, reason: str | None) -> None:
+        """Forget a connection; without a reason it was no slave's."""
         if connection in self._connections:
             self._connections.discard(connection)
-            self.note_end(connection.peer, reason)
+            if reason is None:
+                self._accepted -= 1
+            else:
+                self.note_end(connection.peer, reason)
             self.show()
 
     def note_end(self, peer: str, reason: str) -> None:
@@ -326,7 +337,7 @@ class HaServer:
 
     def show(self) -> None:
         """Show how far the slaves are, to `status` and to puts that wait."""
-        rows = tuple(connection.row() for connection in self._connections)
+        rows = tuple(c.row() for c in self._connections if not c.was_answered)
         with self._lock:
             self._rows = rows
             self._acknowledged = max([self._acknowledged, *(row.acknowledged for row in rows)])
@@ -352,6 +363,15 @@ class HaServer:
         if offset >= self._store.max_physical_offset:
             return b""
         return self._store.commit_log_data(offset, self.batch_size)
+
+    def config(self) -> bytes:
+        """Return the frame with the broker's configuration."""
+
+        def end() -> int:
+            self._on_poll()  # what the files name may be newer than the reader's last look
+            return self._store.max_physical_offset
+
+        return config_frame(self._store.broker_config, end)
 
     def fault_at(self, offset: int) -> str | None:
         """Return why there are no bytes at an offset; None at the log's end."""
@@ -395,6 +415,8 @@ class _Connection(asyncio.Protocol):
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""
         self._requested: int | None = None
+        #: True once it was sent the configuration that it asked for.
+        self.was_answered = False
         self.peer = self.address = "?"
 
     def row(self) -> SlaveStatus:
@@ -425,6 +447,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the connection."""
         fault = self._side.ended()
+        if self.was_answered:
+            self._server.leave(self, None)
+            return
         reason = fault.reason if fault is not None else "closed"
         self._server.leave(self, reason if error is None else f"the connection failed: {error}")
 
@@ -473,6 +498,8 @@ class _Connection(asyncio.Protocol):
                 self._end(event.reason)
             elif isinstance(event, Request):
                 self._answer(event.offset)
+            elif isinstance(event, ConfigRequest):
+                self._send_config()
             elif isinstance(event, Acknowledge):
                 self._server.show()
 
@@ -513,6 +540,20 @@ class _Connection(asyncio.Protocol):
         if beat and not self._paused:
             transport.write(beat)
         return False
+
+    def _send_config(self) -> None:
+        """Send the broker's configuration, and close the connection when the peer has read it."""
+        transport = self._transport
+        assert transport is not None
+        try:
+            transport.write(self._server.config())
+        except (OSError, ValueError, TubeStoreError) as error:
+            self._end(f"the configuration cannot be read: {error}")
+            return
+        self.was_answered = True
+        self._server.show()
+        transport.close()
+        asyncio.get_running_loop().call_later(self._server.silence_seconds, transport.abort)
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -33,6 +33,7 @@ from tubestore.errors import (
 from tubestore.values import checked_seconds, checked_texts, checked_whole, whole_number
 
 if TYPE_CHECKING:
+    from rocketcompat.files.broker_config import BrokerConfig
     from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
     from rocketcompat.queues.consume_queue import ConsumeQueue
     from rocketcompat.reading.columns import QueuePage, QueuesPage
@@ -421,6 +422,11 @@ class StoreReader:
         """
         self._check_open()
         return run_time_info(self._parts, self._stats, self._opened_to_write())
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The broker's files below the root's `config`: topics, subscription groups, offsets."""
+        return self._parts.broker_config
 
     def show_replication(self, described: Callable[[], ReplicationState] | None) -> None:
         """Let `stats` contain what replicates the store; `rocketcompat.ha` calls it."""

@@ -46,10 +46,8 @@ class ReplicationState(NamedTuple):
 
     #: "ASYNC_MASTER", "SYNC_MASTER" or "SLAVE"; empty of a store that does not replicate.
     role: str
-    #: The thread's name, and whether it runs and stopped by itself.
-    service: str
-    running: bool
-    stopped: bool
+    #: The threads by name, each with whether it runs and stopped by itself.
+    services: dict[str, dict[str, bool]]
     connections: int
     #: Sent by a master, received by a slave.
     bytes: int
@@ -58,7 +56,7 @@ class ReplicationState(NamedTuple):
     slaves: dict[str, dict[str, Any]]
 
 
-_ALONE = ReplicationState("", "", False, False, 0, 0, 0, {})
+_ALONE = ReplicationState("", {}, 0, 0, 0, {})
 
 
 class StoreStats:
@@ -137,8 +135,7 @@ def run_time_info(parts: Parts, stats: StoreStats, opened: Opened | None) -> dic
     if opened is not None:
         running = opened.states()
     found = stats.replication() if stats.replication is not None else _ALONE
-    if found.service:
-        running["services"][found.service] = {"running": found.running, "stopped": found.stopped}
+    running["services"] |= found.services
     return {
         "opened_ms": stats.opened_ms,
         "totals": stats.totals()._asdict(),

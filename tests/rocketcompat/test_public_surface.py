@@ -17,8 +17,9 @@ from tubestore.errors import ReadOnlyStore, StoreClosed
 from tubestore.testing import MemoryVfs
 
 READER = """
-    close commit_log_data config dispatch_behind_bytes earliest_message_time get_message
-    look_message look_message_by_id max_offset_in_queue max_physical_offset message_store_timestamp
+    broker_config close commit_log_data config dispatch_behind_bytes earliest_message_time
+    get_message look_message look_message_by_id max_offset_in_queue max_physical_offset
+    message_store_timestamp
     min_offset_in_queue min_physical_offset mode offset_in_queue_by_time problems query_message
     query_messages queue_table read_queue read_queues refresh root scan show_replication shutdown
     stats     wait_dispatched

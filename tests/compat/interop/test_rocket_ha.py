@@ -104,6 +104,18 @@ def test_a_mirror_of_a_real_master_has_its_bytes_and_goes_on_after_a_pause(
     assert_copied(tmp_path / "master", tmp_path / "mirror")
 
 
+def test_a_real_master_gives_no_configuration_and_its_log_is_followed_all_the_same(
+    real: RocketDriver, tmp_path: Path
+) -> None:
+    with master_of(real, tmp_path / "master") as (master, mirror_at):
+        end = master.ask("put 100 300")["maxPhyOffset"]
+        with mirror_at(tmp_path / "mirror", broker_config=True) as mirror:
+            mirror.start()
+            assert mirror.wait_reached(end, 60)
+            assert "configuration is not followed" in str(mirror.status().config_trouble)
+    assert_copied(tmp_path / "master", tmp_path / "mirror")
+
+
 def test_an_empty_mirror_begins_with_the_masters_last_file(
     real: RocketDriver, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rocketcompat.ha.frames import FRAME_HEADER, REPORT
-from rocketcompat.ha.master import Acknowledge, MasterSide, Request
+from rocketcompat.ha.master import Acknowledge, ConfigRequest, MasterSide, Request
 from rocketcompat.ha.slave import Fault
 from rocketcompat.ha.states import MASTER_MOVES, Move, State
 from tests.rocketcompat.ha.test_slave import split
@@ -97,7 +97,16 @@ def test_an_acknowledgement_never_goes_back() -> None:
 @pytest.mark.parametrize("later", [False, True])
 def test_a_report_below_zero_ends_the_connection(later: bool) -> None:
     side = streaming() if later else MasterSide(0.0)
-    assert side.receive(report(-1), 0.0) == [Fault("a report of -1")]
+    assert side.receive(report(-2), 0.0) == [Fault("a report of -2")]
+
+
+def test_a_first_report_of_minus_one_asks_for_the_configuration_and_a_later_one_is_a_fault() -> (
+    None
+):
+    side = MasterSide(0.0)
+    assert side.receive(report(-1), 0.0) == [ConfigRequest()]
+    assert side.receive(report(0), 0.0) == []
+    assert streaming().receive(report(-1), 0.0) == [Fault("a report of -1")]
 
 
 def test_a_report_before_the_answer_is_no_acknowledgement() -> None:
