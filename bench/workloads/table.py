@@ -6,6 +6,7 @@ from bench.layouts.layout import SingleLog, TopicSharded
 from bench.layouts.peers import Lmdb, Rocksdict, Sqlite
 from bench.measure import limits
 from bench.real import layouts as real
+from bench.replication.questions import REPLICATION
 from bench.workloads import our_reads
 from bench.workloads.cases import Contestant, opening, reading, scanning
 from bench.workloads.contestants import (
@@ -140,6 +141,7 @@ WORKLOADS: tuple[Workload, ...] = (
         way=in_batches,
     ),
     *ROCKET,
+    *REPLICATION,
     Workload(
         "read-p1",
         "read the only partition, 1,000 messages a call, bodies copied out",

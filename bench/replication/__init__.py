@@ -1,0 +1,1 @@
+"""Replication on the loopback: a master, its slaves, and what is measured of them."""
