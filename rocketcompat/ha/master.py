@@ -85,13 +85,13 @@ class MasterSide:
         """Return what bytes from the slave mean: of all whole reports the last one counts."""
         if self.state is State.CLOSED or not data:
             return []
-        self._heard_at = now
         whole = len(self._part) + len(data) - (len(self._part) + len(data)) % REPORT.size
         joined = self._part + bytes(data[-2 * REPORT.size :])
         begin = len(self._part) + len(data) - len(joined)
         self._part = joined[max(0, whole - begin) :]
         if not whole:
             return []
+        self._heard_at = now  # single bytes do not keep a connection
         offset = int(REPORT.unpack_from(joined, whole - REPORT.size - begin).offset)
         return [self._reported(offset)]
 
@@ -117,7 +117,7 @@ class MasterSide:
         """Return a fault if the slave was silent for too long."""
         if self.state is State.CLOSED or now - self._heard_at < self._silence_seconds:
             return None
-        return self._fault(f"the slave sent nothing for {self._silence_seconds:g} s")
+        return self._fault(f"the slave sent no report for {self._silence_seconds:g} s")
 
     def ended(self) -> Fault | None:
         """Note that the slave has closed the connection."""

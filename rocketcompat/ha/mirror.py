@@ -44,6 +44,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     CorruptRecord,
     DiskFull,
+    StorageError,
     StoreClosed,
     StoreFailed,
     TubeStoreError,
@@ -264,7 +265,7 @@ class Mirror:
                 self._follow(connection)
         except _Ended as ended:
             self._note_trouble(str(ended))
-        except DiskFull as error:
+        except (DiskFull, StorageError) as error:  # of the mirror's disk, not the connection
             self._note_trouble(str(error))
         except OSError as error:
             self._note_trouble(f"the connection failed: {error.strerror or error}")

@@ -368,7 +368,7 @@ class HaServer:
         """Return the frame with the broker's configuration."""
 
         def end() -> int:
-            self._on_poll()  # what the files name may be newer than the reader's last look
+            self._look()  # what the files name may be newer than the reader's last look
             return self._store.max_physical_offset
 
         return config_frame(self._store.broker_config, end)
@@ -385,14 +385,20 @@ class HaServer:
         """Send what there is, and what is due; then again soon, or later if nothing was."""
         moved = False
         try:
+            self._look()
+            for connection in tuple(self._connections):
+                moved = connection.advance() or moved
+        finally:
+            later = min(2 * self._poll_seconds, _POLL_SECONDS_MAX)
+            self._poll_seconds = _POLL_SECONDS if moved else later
+            self._schedule(self._poll_seconds if self._connections else _IDLE_SECONDS)
+
+    def _look(self) -> None:
+        """Call `on_poll`."""
+        try:
             self._on_poll()
         except (OSError, TubeStoreError) as error:
             self.note_end(f"{self.host}:{self.port}", f"the log cannot be read: {error}")
-        for connection in tuple(self._connections):
-            moved = connection.advance() or moved
-        later = min(2 * self._poll_seconds, _POLL_SECONDS_MAX)
-        self._poll_seconds = _POLL_SECONDS if moved else later
-        self._schedule(self._poll_seconds if self._connections else _IDLE_SECONDS)
 
     def _schedule(self, seconds: float) -> None:
         if self._timer is not None:
@@ -562,7 +568,11 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, requested: int) -> None:
         self._requested = requested
-        start = self._server.begin_of(requested)
+        try:
+            start = self._server.begin_of(requested)
+        except (OSError, TubeStoreError) as error:
+            self._end(f"the log cannot be read: {error}")
+            return
         if start.offset is None:
             self._end(start.reason)
             return

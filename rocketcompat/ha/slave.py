@@ -150,7 +150,8 @@ class SlaveSide:
                 if pieces:
                     events.append(Body(begin, tuple(pieces)))
                     pieces = []
-                events.append(found)
+                if events[-1:] != [found]:  # of heartbeats in a row one counts
+                    events.append(found)
             if not pieces:
                 begin = self._next or 0
         if pieces:

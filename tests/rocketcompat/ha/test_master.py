@@ -130,8 +130,14 @@ def test_a_slave_that_is_silent_for_twenty_seconds_is_given_up() -> None:
     for side in (MasterSide(0.0), streaming()):
         assert side.check_time(19.9) is None
         fault = side.check_time(20.0)
-        assert fault == Fault("the slave sent nothing for 20 s")
+        assert fault == Fault("the slave sent no report for 20 s")
         assert side.check_time(21.0) is None
+
+
+def test_bytes_that_are_no_whole_report_do_not_keep_a_connection() -> None:
+    for side in (MasterSide(0.0), streaming()):
+        assert side.receive(report(0)[:7], 19.0) == []
+        assert side.check_time(20.0) == Fault("the slave sent no report for 20 s")
 
 
 def test_the_end_of_a_connection_is_noted_once() -> None:

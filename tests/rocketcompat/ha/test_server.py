@@ -319,6 +319,38 @@ def test_a_slave_that_reports_too_fast_is_read_less_often_and_its_last_report_co
         pass
 
 
+def test_an_error_of_the_callers_function_does_not_end_the_server(
+    store: DefaultMessageStore, server_of: ServerOf, slave_of: SlaveOf
+) -> None:
+    errors: list[Exception] = [RuntimeError("no"), StorageError("/x", "no"), OSError("no")] * 3
+
+    def on_poll() -> None:
+        if errors:
+            raise errors.pop()
+
+    server = server_of(on_poll=on_poll)
+    slave = slave_of(server)
+    slave.report(0)
+    end = put(store, 3)
+    assert len(slave.log(0, end)) == end
+    while errors:
+        pass
+    more = put(store, 3)
+    assert len(slave.log(end, more)) == more - end
+
+
+def test_a_store_that_was_closed_is_named_in_the_reason(tmp_path: Path, slave_of: SlaveOf) -> None:
+    store = rocketcompat.open(tmp_path / "closed", "w", CONFIG)
+    with HaServer(store, port=0) as server:
+        server.start()
+        put(store, 1)
+        store.close()
+        slave = slave_of(server)
+        slave.report(0)
+        assert slave.closed()
+        assert "the log cannot be read" in server._ended[-1][1]
+
+
 def test_peers_that_connect_too_fast_are_closed(
     store: DefaultMessageStore, server_of: ServerOf, slave_of: SlaveOf, clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,

@@ -35,6 +35,16 @@ def split(data: bytes, rng: random.Random) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
+def test_of_heartbeats_in_a_row_one_counts() -> None:
+    side = SlaveSide(100, 0.0)
+    side.data_to_send(0.0)
+    beat = FRAME_HEADER.pack(offset=100, body_size=0)
+    assert side.receive(beat * 1000, 1.0) == [Heartbeat(100)]
+    body = FRAME_HEADER.pack(offset=100, body_size=1) + b"x"
+    after = FRAME_HEADER.pack(offset=101, body_size=0)
+    assert [type(e) for e in side.receive(body + after * 2, 1.0)] == [Body, Heartbeat]
+
+
 def test_the_first_report_is_the_logs_end_and_is_sent_once() -> None:
     side = SlaveSide(4096, 0.0)
     assert side.next_time == 0.0
@@ -79,7 +89,8 @@ def test_frames_are_the_same_however_tcp_splits_and_joins_them() -> None:
                     assert event.offset == 500 + len(bytes_of(events))
                 events.append(event)
         assert bytes_of(events) == b"".join(bodies)
-        assert sum(isinstance(event, Heartbeat) for event in events) == heartbeats
+        found = sum(isinstance(event, Heartbeat) for event in events)
+        assert bool(heartbeats) <= found <= heartbeats
         assert side.next_offset == at
 
 
