@@ -17,10 +17,10 @@ from tubestore.testing import MemoryVfs
 Store = tubestore.MessageStoreManager
 
 STORE = """
-    abort append_batch change_group change_topic clean_staging close consumer create_topic
-    delete_group delete_topic describe_group describe_topic empty_trash ensure_topics expire_groups
-    explain_retention export_groups flush groups import_groups lease maintain mode options problems
-    publish refresh reset_group retain root stats sync topic topics uuid
+    abort append_batch change_group change_topic clean_staging close commit_group consumer
+    create_topic delete_group delete_topic describe_group describe_topic empty_trash ensure_topics
+    expire_groups explain_retention export_groups flush groups import_groups lease maintain mode
+    options problems publish refresh reset_group retain root stats sync topic topics uuid
 """
 TOPIC = """
     append append_batch count explain_retention first_offset flush follow get_messages last_offset

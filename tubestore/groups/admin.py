@@ -15,7 +15,13 @@ from tubestore.clock import Clock, Time, checked_time_ms
 from tubestore.core.paths import join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
-from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError, UnknownTopic
+from tubestore.errors import (
+    CorruptRecord,
+    InvalidMessage,
+    OffsetOutOfRange,
+    TubeStoreError,
+    UnknownTopic,
+)
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import ConsumedStore
 from tubestore.groups.directory import (
@@ -26,7 +32,7 @@ from tubestore.groups.directory import (
 )
 from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.feed import ShardFeed, feeds_of
-from tubestore.groups.membership import Membership
+from tubestore.groups.membership import Membership, TopicShape
 from tubestore.groups.positions import PositionRows, Positions
 from tubestore.groups.settings import GroupSettings, read_settings
 from tubestore.options import PARTITIONS_PER_STORE
@@ -237,6 +243,41 @@ def reset(
     return _set(files, source, clock, wanted, dry_run=dry_run, anew=lost)
 
 
+def commit(
+    files: GroupDirectory, source: ConsumedStore, clock: Clock, positions: Mapping[Partition, int]
+) -> list[Moved]:
+    """Set positions of a group without members, durably; returns what moves.
+
+    InvalidMessage, before anything is set, for topics and partitions that are not there, and while
+    members live; OffsetOutOfRange beyond the end of a shard.
+    """
+    shapes = source.shapes()
+    wanted: dict[str, dict[int, int]] = {}
+    for (topic, number), position in positions.items():
+        _check_partition(files.group, shapes, topic, [number])
+        view = source.view(topic, number // PARTITIONS_PER_STORE)
+        first, end = (0, 0) if view is None else (view.index_start, view.index_end)
+        if position > end:
+            raise OffsetOutOfRange(position, first, end)
+        wanted.setdefault(topic, {})[number] = position
+    _check_no_member(files, files.peek())  # also if nothing moves
+    files.make()
+    files.read_positions()
+    return _set(files, source, clock, wanted, dry_run=False)
+
+
+def _check_partition(
+    group: str, shapes: Mapping[str, TopicShape], topic: str, numbers: Iterable[int]
+) -> None:
+    if topic not in shapes:
+        raise InvalidMessage(f"group {group!r}: no topic {topic!r} in this store")
+    wanted = [*numbers]
+    missing = np.flatnonzero(shapes[topic].places(np.array(wanted)) < 0)
+    if len(missing):
+        number = wanted[missing[0]]
+        raise InvalidMessage(f"group {group!r}: topic {topic!r} has no partition {number}")
+
+
 def _set(
     files: GroupDirectory,
     source: ConsumedStore,
@@ -301,12 +342,7 @@ def import_positions(
         check_group_name(group)
         wanted[group] = {}
         for topic, positions in topics.items():
-            if topic not in shapes:
-                raise InvalidMessage(f"group {group!r}: no topic {topic!r} in this store")
-            missing = np.flatnonzero(shapes[topic].places(np.array([*positions])) < 0)
-            if len(missing):
-                number = [*positions][missing[0]]
-                raise InvalidMessage(f"group {group!r}: topic {topic!r} has no partition {number}")
+            _check_partition(group, shapes, topic, positions)
             wanted[group][topic] = {
                 number: _place(source.view(topic, number // PARTITIONS_PER_STORE), number, at, None)
                 for number, at in positions.items()

@@ -118,6 +118,17 @@ class Settings:
     on_lost: PartitionsCall | None
 
 
+def checked_positions(positions: Any) -> Mapping[Partition, int]:
+    """Return positions as users give them; InvalidMessage names what is not one."""
+    if not isinstance(positions, Mapping):
+        raise InvalidMessage("positions: expected {(topic, partition): offset}")
+    for partition, position in positions.items():
+        if not isinstance(partition, tuple) or len(partition) != 2:
+            raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
+        checked_whole(f"positions[{partition!r}]", position)
+    return positions
+
+
 class Consumer:
     """Reads partitions that it shares with the other members of its group; a context manager.
 
@@ -524,13 +535,7 @@ class Consumer:
         if positions is None:
             self._note_processed()
             return dict(self._processed)
-        if not isinstance(positions, Mapping):
-            raise InvalidMessage("positions: expected {(topic, partition): offset}")
-        for partition, position in positions.items():
-            if not isinstance(partition, tuple) or len(partition) != 2:
-                raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
-            checked_whole(f"positions[{partition!r}]", position)
-        return positions
+        return checked_positions(positions)
 
     @documented
     def commit_with(

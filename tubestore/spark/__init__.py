@@ -15,7 +15,7 @@ planned bytes goes to stderr.
 | `planning` | the bytes of a read, cut into splits |
 | `reading` | what a task does with a split |
 | `micro_batches`, `holding` | the next batch of a stream; its lease against retention |
-| `lag` | how far a stream is behind |
+| `lag` | how far a stream is behind; what it has read, committed to a group |
 | `source`, `stream` | the data source and the stream that Spark calls |
 | `frames`, `laptop` | DataFrames; a session on this machine |
 | `jobs/` | audit, statistics, Parquet, copies |
@@ -27,16 +27,26 @@ same version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.java import need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["behind", "read", "read_stream", "register", "session", "write", "write_stream"]
+__all__ = [
+    "behind",
+    "commit",
+    "read",
+    "read_stream",
+    "register",
+    "session",
+    "write",
+    "write_stream",
+]
 
 
 def session(
@@ -98,6 +108,22 @@ def behind(query: Any, path: str) -> dict[str, dict[int, int]]:
 
     progress = getattr(query, "lastProgress", query)
     return lag_behind(path, position_of(progress, path))
+
+
+def commit(query: Any, path: str, group: str, *, partitions: Collection[int] | None = None) -> None:
+    """Commit to a group of consumers what a streaming query has read of the store at `path`.
+
+    `query`: a StreamingQuery, or its `lastProgress`: batches that are finished. `partitions`: as
+    the query's option of that name, else the group would pass what the query does not read.
+    Messages that other options leave out count as read. Call it when the query has ended, or now
+    and then. InvalidMessage while the group has living members, or before the first batch ended.
+    """
+    from tubestore.spark.lag import commit_position, position_of
+
+    progress = getattr(query, "lastProgress", query)
+    if progress is None:
+        raise InvalidMessage("the query has not finished a batch yet")
+    commit_position(path, group, position_of(progress, path), partitions)
 
 
 def write(

@@ -1,14 +1,16 @@
-"""How far a stream is behind: messages that are there and that it has not read."""
+"""What a stream has read: for a group of consumers to go on behind it; and what it has not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import tubestore
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.options import StoreOptions
-from tubestore.record.names import store_key
+from tubestore.errors import NotAStore
+from tubestore.options import PARTITIONS_PER_STORE, StoreOptions
+from tubestore.record.names import parse_store_key, store_key
 from tubestore.shard.reader import ShardReader
 from tubestore.spark.micro_batches import Position
 from tubestore.spark.planning import journal_of, list_shards
@@ -35,6 +37,30 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
         finally:
             reader.close()
     return {topic: counts for topic, counts in found.items() if counts}
+
+
+def commit_position(
+    root: str,
+    group: str,
+    position: Position,
+    partitions: Collection[int] | None = None,
+    vfs: Vfs | None = None,
+) -> None:
+    """Commit for a group what a stream has read up to a position, of some partitions or of all."""
+    with tubestore.open(root, mode="r", vfs=vfs) as store:
+        if position.store is not None and position.store != store.uuid:
+            raise NotAStore(root, f"the position is of the store {position.store}")
+        wanted = {}
+        for key, offset in position.shards.items():
+            topic, store_id = parse_store_key(key) or ("", 0)
+            if topic not in store:
+                continue  # deleted since
+            ahead = position.starts.get(key, {})
+            for number in store[topic].partition_ids:
+                read = partitions is None or number in partitions
+                if read and number // PARTITIONS_PER_STORE == store_id:
+                    wanted[topic, number] = max(offset, ahead.get(number, 0))
+        store.commit_group(group, wanted)
 
 
 def position_of(progress: Any, root: str) -> Position:

@@ -20,7 +20,7 @@ from tubestore.errors import InvalidMessage, TubeStoreError, documented
 from tubestore.groups import admin
 from tubestore.groups.admin import ExpiredGroup, GroupDescription, Moved, Place
 from tubestore.groups.assignment import Strategy
-from tubestore.groups.consumer import Consumer, PartitionsCall
+from tubestore.groups.consumer import Consumer, PartitionsCall, checked_positions
 from tubestore.groups.directory import list_groups
 from tubestore.groups.settings import GroupSettings, change_settings
 from tubestore.messages import BatchAck
@@ -369,6 +369,19 @@ class MessageStoreManager:
         names = None if topics is None else checked_texts("topics", topics)
         files = shards.directory_of(group)
         return admin.reset(files, shards, clock, to, time, names, dry_run=dry_run)
+
+    @documented
+    def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> list[Moved]:
+        """Commit by hand for a group without members, durably: {(topic, partition): offset}.
+
+        For readers that are no members, as a query of Spark. Returns what moves; makes a new group.
+        InvalidMessage, before anything is set, for topics and partitions that are not there, and
+        while a member lives; OffsetOutOfRange beyond the last message.
+        """
+        context, shards = self._engine.context, self._engine.shards
+        context.check_open()
+        files = shards.directory_of(group)
+        return admin.commit(files, shards, context.clock, checked_positions(positions))
 
     @documented
     def export_groups(self, groups: Iterable[str] | None = None) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, writ
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import DataLoss, NotAStore, OffsetOutOfRange
+from tubestore.errors import DataLoss, InvalidMessage, NotAStore, OffsetOutOfRange
+from tubestore.spark import commit
 from tubestore.spark.holding import TTL_MS, StreamLease
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.lag import lag_behind, position_of
@@ -362,6 +365,31 @@ def test_the_position_of_a_query_is_in_its_progress(root: Path) -> None:
     progress = {"sources": [{"endOffset": "5"}, {"endOffset": json.dumps(end.as_json())}]}
     assert position_of(progress, str(root)).shards == end.shards
     assert position_of({"sources": []}, str(root)).shards == {}
+
+
+def test_a_group_goes_on_behind_what_a_stream_has_read(root: Path) -> None:
+    batches = stream(root)
+    end = batches.latest(batches.initial(), 700)
+    unread = sum(r["offset"] >= end.shards[f"{r['topic']}-0"] for r in scanned_rows(root))
+    progress = {"sources": [{"endOffset": json.dumps(end.as_json())}]}
+    commit(progress, str(root), "g")
+    topics = sorted({r["topic"] for r in scanned_rows(root)})
+    with tubestore.open(root, mode="r") as store, store.consumer("g", topics) as consumer:
+        assert len(consumer.poll(100_000)) == unread > 0
+        with pytest.raises(InvalidMessage, match="living members"):
+            commit(progress, str(root), "g")
+    commit(progress, str(root), "other", partitions=[0])
+    with tubestore.open(root, mode="r") as store:
+        rows = store.describe_group("other").partitions
+        assert {row.partition for row in rows if row.position is not None} == {0}
+    foreign = replace(end, store="another")
+    with pytest.raises(NotAStore, match="another"):
+        commit({"sources": [{"endOffset": json.dumps(foreign.as_json())}]}, str(root), "g")
+
+
+def test_a_query_without_a_finished_batch_has_nothing_to_commit(root: Path) -> None:
+    with pytest.raises(InvalidMessage, match="not finished a batch"):
+        commit(SimpleNamespace(lastProgress=None), str(root), "g")
 
 
 # -- lease ----------------------------------------------------------------------------------------

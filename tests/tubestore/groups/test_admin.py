@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 import tubestore
 from tubestore import metrics
 from tubestore.clock import ManualClock
-from tubestore.errors import InvalidMessage, UnknownTopic
+from tubestore.errors import InvalidMessage, TubeStoreError, UnknownTopic
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 Store = tubestore.MessageStoreManager
@@ -141,3 +141,32 @@ def test_what_a_crash_leaves_of_a_deletion_is_no_group(
         assert consume(other) == 8
         other.delete_group("g")
     assert not [path for path in memory_vfs.tree() if "/groups/" in path]
+
+
+# -- committed by hand ---------------------------------------------------------------------------
+
+
+def test_a_group_without_members_is_committed_by_hand(store: Store) -> None:
+    moved = store.commit_group("g", {("t", 0): 56, ("t", 1): 224})
+    assert [(row.partition, row.before, row.after) for row in moved] == [
+        (0, None, 56),
+        (1, None, 224),
+    ]
+    assert store.commit_group("g", {("t", 0): 56}) == []
+    assert consume(store) == 3
+
+
+def test_a_commit_by_hand_is_refused_as_a_whole(store: Store) -> None:
+    for wrong, error in (
+        ({("t", 2): 0}, "no partition 2"),
+        ({("u", 0): 0}, "no topic 'u'"),
+        ({"t": 0}, r"no \\(topic, partition\\)"),
+        ({("t", 1): 225}, "outside"),
+    ):
+        with pytest.raises(TubeStoreError, match=error.replace("\\\\", "\\")):
+            store.commit_group("g", {("t", 0): 28, **wrong})  # type: ignore[dict-item]
+    assert store.groups() == []
+    with store.consumer("g", "t", member="a") as consumer:
+        consumer.poll(1)
+        with pytest.raises(InvalidMessage, match="living members: a"):
+            store.commit_group("g", {("t", 0): 28})
