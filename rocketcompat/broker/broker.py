@@ -74,6 +74,9 @@ from tubestore.errors import (
 #: Offsets are written for the first time so long after the broker opens.
 _FIRST_PERSIST_SECONDS = 10.0
 _SCAN_SECONDS = 10.0
+_REQUEST_MODES = "messageRequestMode.json"
+#: The properties that put a message into the timer wheel of 5.x.
+_TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 #: How often a broker over a reader looks for what the writer has appended, while pulls wait.
 _FOLLOW_SECONDS = 0.1
 
@@ -157,6 +160,7 @@ class Broker:
             files, self.clock, auto_create=self.options.auto_create_subscription_group,
             writable=writable,
         )  # fmt: skip
+        self._pop = _pop_groups(files)
         self.offsets = Offsets(files, self.clock, writable=writable)
         self.consumers, self.locks = ConsumerTable(self.clock), QueueLocks(self.clock)
         self.timers = Timers(self.clock)
@@ -280,6 +284,11 @@ class Broker:
         if not msg_id and not isinstance(given, str):
             pairs[PROPERTY_UNIQ_KEY] = msg_id = self._ids.next()
             given = pairs
+        timer = next((name for name in _TIMER_PROPERTIES if name in pairs), None)
+        if timer is not None:
+            raise InvalidMessage(
+                f"{timer}: this broker has no timer wheel of 5.x: give a delay_level"
+            )
         level = message.delay_level
         if not level and pairs.get(PROPERTY_DELAY, "").isdecimal():
             level = int(pairs[PROPERTY_DELAY])  # 5.x: the broker, not the store, delays
@@ -326,6 +335,12 @@ class Broker:
             raise InvalidMessage(f"model: {model!r} is neither 'CLUSTERING' nor 'BROADCASTING'")
         if not isinstance(client_id, str) or not client_id:
             raise InvalidMessage(f"client_id: {client_id!r} is not a text, or empty")
+        for topic in (subscription.topic for subscription in subscriptions):
+            if (topic, group) in self._pop:
+                raise InvalidName(
+                    group, f"consumes {topic!r} by pop (messageRequestMode.json), as 5.x can; this"
+                    " broker has no pop: set the mode to PULL",
+                )  # fmt: skip
         row = self.groups.get(group)
         if self._writer is not None:
             self.topics.for_group(retry_topic(group), row.retry_queue_nums)
@@ -502,6 +517,17 @@ class Broker:
         if self._writer is None:
             raise ReadOnlyStore(f"{self.store.root}: was opened with mode='r'")
         return self._writer
+
+
+def _pop_groups(files: BrokerConfig) -> set[tuple[str, str]]:
+    """Return the (topic, group) pairs that consume by pop, as a broker of 5.x has them."""
+    table = files.read(_REQUEST_MODES).get("messageRequestModeMap", {})
+    return {
+        (topic, group)
+        for topic, groups in table.items()
+        for group, row in groups.items()
+        if row.get("mode") == "POP"
+    }
 
 
 class _UniqueIds:

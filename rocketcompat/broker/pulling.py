@@ -79,7 +79,9 @@ class Subscription:
         """The filter on whole records, of an SQL92 expression."""
         if self.expression_type != "SQL92":
             return None
-        raise InvalidMessage("SQL92 filters: this release has none; subscribe to tags")
+        from rocketcompat.broker.sql92 import compile_filter
+
+        return compile_filter(self.expression)
 
     def wants(self, record: MessageRecord) -> bool:
         """True unless the record has another tag of the same hash as one that is wanted."""

@@ -31,6 +31,7 @@ from rocketcompat.broker.allocation import (
 from rocketcompat.broker.broker import Broker
 from rocketcompat.broker.process_queue import ProcessQueue
 from rocketcompat.broker.rebalance import FromWhere, pull_from_where
+from rocketcompat.broker.sql92 import evaluated, parse
 from rocketcompat.files.broker_config import SubscriptionGroupConfig
 from tests.compat.interop.rocket_messages import config
 from tests.rocketcompat.broker.test_process_queue import message
@@ -216,3 +217,86 @@ def test_real_managers_read_our_tables_and_we_read_what_they_write(
     offsets = {row["place"]: row["queues"] for row in of_kind(rows, "offsets")}
     assert offsets["added@broker-group"] == {"2": 78}
     assert "last" in {row["name"] for row in of_kind(rows, "topic")}
+
+
+class Expressions:
+    """Random expressions, most of them valid, and properties for them."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def operand(self) -> str:
+        kind = self._chance.randrange(12)
+        if kind < 5:
+            return self._chance.choice(["a", "b", "c", "d_1", "$e"])
+        if kind < 7:
+            return self._chance.choice(["'4'", "'x'", "'it''s'", "'true'", "''", "'4.0'"])
+        if kind < 11:
+            return self._chance.choice(
+                ["4", "5L", "-4", "4.0", "1e3", ".5", "2147483648", "+ 7", "- - 4", "- 2147483648"]
+            )
+        return self._chance.choice(["TRUE", "FALSE", "NULL"])
+
+    def number(self) -> str:
+        return self._chance.choice(["a", "b", "4", "-4", "4.5", "1e3", "9L", "'x'"])
+
+    def comparison(self) -> str:
+        kind = self._chance.randrange(9)
+        negative = self._chance.choice(["", "NOT "])
+        left = self.operand()
+        if kind < 3:
+            return f"{left} {self._chance.choice(['=', '<>'])} {self.operand()}"
+        if kind < 5:
+            sign = self._chance.choice(["<", "<=", ">", ">="])
+            return f"{self.number()} {sign} {self.number()}"
+        if kind == 5:
+            return f"{left} IS {negative}NULL"
+        if kind == 6:
+            return f"{left} {negative}IN ('4', {self._chance.choice(['chr', 'x'])!r})"
+        if kind == 7:
+            return f"{left} {negative}BETWEEN {self.number()} AND {self.number()}"
+        word = self._chance.choice(["CONTAINS", "STARTSWITH", "EndsWith"])
+        return f"{left} {negative}{word} {self._chance.choice(['4', 'x', ''])!r}"
+
+    def expression(self, depth: int = 0) -> str:
+        kind = self._chance.randrange(8 if depth < 3 else 3)
+        if kind < 3:
+            return self.comparison()
+        if kind < 6:
+            both = self._chance.choice(["AND", "OR", "and"])
+            return f"{self.expression(depth + 1)} {both} {self.expression(depth + 1)}"
+        if kind == 6:
+            return f"NOT ({self.expression(depth + 1)})"
+        return f"({self.expression(depth + 1)})"
+
+    def properties(self) -> dict[str, str]:
+        values = [
+            "4", "4.0", "x", "true", "", " 4", "-4", "1e3", "NaN", "4d", "0x1p2", "99999999999",
+            "+4", "4_0", "inf", "Infinity", "٤", "2147483648", "-0.0", "4.", ".",
+        ]  # fmt: skip
+        return {
+            name: self._chance.choice(values)
+            for name in ("a", "b", "c", "d_1", "$e")
+            if self._chance.random() < 0.7
+        }
+
+
+def test_filters_have_the_values_of_the_real_classes(real_broker: RocketBrokerDriver) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    made = Expressions(random.Random(seed))
+    cases = [(made.expression(), made.properties()) for _ in range(1500)]
+    rows = real_broker.filter(
+        (text, *(f"{name}={value}" for name, value in pairs.items())) for text, pairs in cases
+    )
+    values = {"true": True, "false": False, "null": None}
+    for (text, pairs), row in zip(cases, rows, strict=True):
+        try:
+            found: object = evaluated(parse(text), pairs)
+        except InvalidMessage:
+            found = "refused"
+        wanted = values[row["value"]] if row["kind"] == "filtered" else row["kind"]
+        wanted = None if wanted == "failed" else wanted
+        assert found == wanted, (text, pairs, row)
+    kinds = {row["kind"] for row in rows}
+    assert kinds == {"filtered", "refused", "failed"}

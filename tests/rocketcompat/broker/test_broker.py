@@ -13,7 +13,7 @@ from rocketcompat.broker import allocation, pulling
 from rocketcompat.broker import broker as broker_module
 from rocketcompat.broker.broker import Broker, BrokerOptions
 from rocketcompat.broker.pulling import PullRequest, Subscription
-from rocketcompat.files.broker_config import SubscriptionGroupConfig, TopicConfig
+from rocketcompat.files.broker_config import BrokerConfig, SubscriptionGroupConfig, TopicConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.rocketcompat.broker.conftest import broker_over, opened
 from tubestore.clock import ManualClock
@@ -140,6 +140,29 @@ def test_a_group_that_has_not_begun_is_at_0_while_the_queue_s_begin_is_in_memory
     assert broker.query_offset("g", "orders", 0) is None
     broker.commit_offset("g", "orders", 0, 3)
     assert broker.query_offset("g", "orders", 0) == 3
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+def test_a_message_for_the_timer_wheel_is_refused_and_not_delivered_at_once(
+    broker: Broker, store: DefaultMessageStore, name: str
+) -> None:
+    for given in ({name: "5"}, f"{name}\x015"):
+        with pytest.raises(InvalidMessage, match=f"{name}: .* no timer wheel"):
+            broker.send(Message("orders", b"x", properties=given))
+    assert store.max_physical_offset == 0
+
+
+def test_a_group_that_consumes_by_pop_is_refused(
+    store: DefaultMessageStore, memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    modes = {"orders": {"g": {"mode": "POP"}, "h": {"mode": "PULL"}}}
+    files = BrokerConfig(memory_vfs, "/s")
+    files.write("messageRequestMode.json", {"messageRequestModeMap": modes})
+    with broker_over(store, memory_vfs, clock) as broker:
+        with pytest.raises(InvalidName, match="by pop"):
+            broker.heartbeat("g", "me", [Subscription("orders")])
+        broker.heartbeat("g", "me", [Subscription("others")])
+        broker.heartbeat("h", "me", [Subscription("orders")])
 
 
 @pytest.mark.parametrize(

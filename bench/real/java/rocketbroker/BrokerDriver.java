@@ -92,6 +92,9 @@ public final class BrokerDriver {
     private static void filter(Call call, String[] fields) throws Exception {
         Map<String, String> properties = new HashMap<>();
         for (String pair : List.of(fields).subList(1, fields.length)) {
+            if (pair.isEmpty()) {
+                continue; // no property
+            }
             int equals = pair.indexOf('=');
             properties.put(pair.substring(0, equals), pair.substring(equals + 1));
         }
