@@ -72,7 +72,6 @@ prepare record.prepare
 progress files.progress
 put_path store.puts
 put_status store.put_status
-quarantine files.quarantine
 queue_comparison inspect.comparison
 queue_follower queues.table
 queue_mending repair.queues

@@ -14,7 +14,6 @@ from typing import Any
 from bench.spark.bounds import COLUMNS, arrow_writer, from_memory, plain_reader, thrown_away
 from bench.spark.stores import BODY, fill, fill_log, fresh, linked
 from bench.workloads.workload import Bar
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.rebuild import rebuild as rebuild_here
@@ -23,6 +22,7 @@ from rocketcompat.spark.jobs.rebuild import rebuild
 from rocketcompat.spark.jobs.to_log import convert_tube, plan_tube_convert
 from rocketcompat.spark.jobs.to_shards import convert, plan_convert
 from tubestore.clock import SystemClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.spark import read, write
 from tubestore.spark.jobs.audit import AuditJob, audit, plan_audit
 from tubestore.spark.jobs.compact import compact, plan_compact

@@ -92,14 +92,13 @@ def recover(
 def _give_up(directory: StoreDirectory, place: str | None) -> None:
     """Give up the job that cannot go on, if there is one."""
     from rocketcompat.files.lock import StoreLock
-    from rocketcompat.files.quarantine import Quarantine
     from rocketcompat.staging.roll_forward import give_up
+    from tubestore.core.quarantine import Quarantine
 
     lock = StoreLock(directory.vfs, directory.root)
     try:
         kept = Quarantine(directory.vfs, directory.root, place)
         job = give_up(directory.vfs, directory.root, kept.move)
-        kept.sync()
         if job is not None:
             note(f"job {job.job_id!r} was given up; what it had staged is in {kept.path}")
     finally:
@@ -136,9 +135,9 @@ def repair(
             raise Leave(EXIT_FINDINGS)
         return
     from rocketcompat.files.lock import StoreLock
-    from rocketcompat.files.quarantine import Quarantine
     from rocketcompat.repair.apply import repair as mend
     from tubestore.clock import SystemClock
+    from tubestore.core.quarantine import Quarantine
 
     lock = StoreLock(directory.vfs, directory.root)
     kept = Quarantine(directory.vfs, directory.root, quarantine)
@@ -191,9 +190,9 @@ def rebuild(
     """
     directory = given.directory()
     from rocketcompat.files.lock import StoreLock
-    from rocketcompat.files.quarantine import Quarantine
     from rocketcompat.repair.rebuild import rebuild as build
     from tubestore.clock import SystemClock
+    from tubestore.core.quarantine import Quarantine
 
     lock = StoreLock(directory.vfs, directory.root)
     try:

@@ -23,9 +23,9 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from rocketcompat.files.mapped_file import MappedFile
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.layout import Buffer
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import make_directory
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore
@@ -328,7 +328,7 @@ class MappedFileQueue:
             file.flushed_position = max(0, min(offset - start, file.wrote_position))
 
     def truncate_dirty_files(
-        self, offset: int, *, leave_empty: bool = True, keeper: Keeper | None = None
+        self, offset: int, *, leave_empty: bool = True, keeper: Quarantine | None = None
     ) -> int:
         """Drop everything from `offset` on: later files go (the last first), the rest is zeroed.
 
@@ -387,7 +387,7 @@ class MappedFileQueue:
         for file in self._files.values():
             file.close()
 
-    def _drop(self, file: MappedFile, keeper: Keeper | None = None) -> int:
+    def _drop(self, file: MappedFile, keeper: Quarantine | None = None) -> int:
         """Unlink a file, or move it to a keeper; returns how many bytes may have held data."""
         first_data = file.next_data(0)
         with self._files_lock:
@@ -397,7 +397,6 @@ class MappedFileQueue:
         file.close()
         if keeper is not None and first_data is not None:
             keeper.move(file.path)
-            keeper.sync()
         else:
             self._vfs.remove(file.path)
         return 0 if first_data is None else file.wrote_position

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketcompat.files.lock import is_unwritten
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import LOCK_FILE, OWN_DIRECTORY, PROGRESS_FILE
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.state_file import parse_json
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
@@ -85,10 +85,10 @@ class Trust:
     #: How many places the queues have together below `mark`; None if that is not recorded.
     places: int | None = None
     #: Where files and tails go that were dropped without a proof that they are torn.
-    quarantine: Keeper | None = None
+    quarantine: Quarantine | None = None
 
     @property
-    def keeper(self) -> Keeper | None:
+    def keeper(self) -> Quarantine | None:
         """The quarantine; None if what is dropped is provably torn."""
         return None if self.own else self.quarantine
 

@@ -30,12 +30,12 @@ import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, TubeStoreError
 
@@ -105,7 +105,7 @@ class IndexService:
         #: What is wrong with files that were found; a reader uses no index then.
         self.problems: list[TubeStoreError] = []
         #: Where a recovery puts the files that it takes out; without it they are removed.
-        self._keeper: Keeper | None = None
+        self._keeper: Quarantine | None = None
 
     def load(self) -> None:
         """Take in the files as their headers describe them; pass by other files.
@@ -450,7 +450,6 @@ class IndexService:
         """Move a file to the keeper, or remove it, durably."""
         if self._keeper is not None:
             self._keeper.move(path)
-            self._keeper.sync()
         else:
             self._vfs.remove(path)
             self._vfs.sync_directory(self._directory)

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import BATCH_CQ_UNIT, CQ_UNIT
 from rocketcompat.queues.files import OF_BATCHES, QueueFiles, sound_batch_units
 from rocketcompat.queues.units import LogMinimum, Units, end_of, is_batch_unit, plain_units
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
 _SIZE = BATCH_CQ_UNIT.size
@@ -176,7 +176,7 @@ class BatchConsumeQueue:
         if len(fresh):
             self._files.write(self._files.end, fresh.tobytes())
 
-    def recover(self, keep_below: int, keeper: Keeper | None = None) -> None:
+    def recover(self, keep_below: int, keeper: Quarantine | None = None) -> None:
         """Cut at the first unit that cannot be right, or has its record at or above an offset.
 
         `keep_below` is a physical offset. What is behind the cut is zeroed, durably; files that go

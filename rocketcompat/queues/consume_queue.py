@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_PRE_FILL_SIZE, CQ_UNIT, INT32_MAX
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
 from rocketcompat.queues.files import PLAIN, QueueFiles
@@ -42,6 +41,7 @@ from rocketcompat.queues.units import (
 )
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
 _SIZE = CQ_UNIT.size
@@ -315,7 +315,9 @@ class ConsumeQueue:
             _log.warning("%s/%d: unit %d: %s", self.topic, self.queue_id, offset, reason)
         self.refused += count
 
-    def recover(self, keep_below: int, keeper: Keeper | None = None, log_end: int = 1 << 62) -> int:
+    def recover(
+        self, keep_below: int, keeper: Quarantine | None = None, log_end: int = 1 << 62
+    ) -> int:
         """Cut at the first unit that cannot be right, or has its record at or above `keep_below`.
 
         That is a physical offset. Units must rise by it; pre-fill before the first real unit stays.
@@ -331,8 +333,7 @@ class ConsumeQueue:
             # If no unit is kept, only the first file may stay: a later file would come before the
             # units that the log gives again.
             if keeper is not None and self._reaches_beyond(log_end):
-                keeper.keep_tail(*files.path_and_position(end))
-                keeper.sync()
+                keeper.copy(*files.path_and_position(end))
             files.cut(end, keeper)
             if self.ext is not None:
                 self.ext.recover(self._last_address(), keeper)

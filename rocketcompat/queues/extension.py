@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_EXT_UNIT, INT32_MAX
 from tubestore.core.kernels import Int64s
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
 _UNIT_SIZE = CQ_EXT_UNIT.size
@@ -97,7 +97,7 @@ class ConsumeQueueExt:
                 resolved[place] = unit.tags_code
         return resolved
 
-    def recover(self, last_address: int | None, keeper: Keeper | None = None) -> None:
+    def recover(self, last_address: int | None, keeper: Quarantine | None = None) -> None:
         """Drop everything behind the unit at an address, durably; None drops all."""
         self._load(again=True)
         end = self._end_of(last_address)

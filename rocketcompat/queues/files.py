@@ -23,7 +23,6 @@ import numpy as np
 
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.files.mapped_file_queue import PAGE, MappedFileQueue
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BATCH_CQ_UNIT,
@@ -40,6 +39,7 @@ from rocketcompat.queues.units import (
     read_units,
 )
 from tubestore.core.layout import Buffer, Layout
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
 #: A file of RocksDB's; it keeps queues in the same directory in another format (spec §2.10).
@@ -303,7 +303,7 @@ class QueueFiles:
         raw = file.read(file.file_size - self._size, self._size)
         return self._kind.layout.unpack_from(raw) if len(raw) == self._size else None
 
-    def cut(self, end: int, keeper: Keeper | None = None) -> None:
+    def cut(self, end: int, keeper: Quarantine | None = None) -> None:
         """Drop the units from a place on; zeroed, durably; files that go are moved to a keeper."""
         leave_empty = self._kind.is_joined or end == 0
         self._files.truncate_dirty_files(end * self._size, leave_empty=leave_empty, keeper=keeper)

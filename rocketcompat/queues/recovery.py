@@ -15,12 +15,12 @@ import numpy as np
 from rocketcompat.commitlog.reads import ReadableLog, record_at
 from rocketcompat.commitlog.walk import Gap, Piece, gap_of, walk
 from rocketcompat.files.progress import QueueKey, Trust
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CQ_PRE_FILL_SIZE
 from rocketcompat.messages import has_queue_unit
 from rocketcompat.queues.consume_queue import ConsumeQueue
 from rocketcompat.record.columns import decode_columns
 from rocketcompat.record.copies import copies_of_one, places_of
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
 
 _NO_OFFSET = (1 << 63) - 1
@@ -76,7 +76,7 @@ def recover_queues(
 
 def _cut_queues(
     queues: Queues, log: ReadableLog, start: int, firsts: dict[QueueKey, int] | None,
-    keeper: Keeper | None,
+    keeper: Quarantine | None,
 ) -> bool:  # fmt: skip
     """Cut the queues at `start`, but those that the log will not fill again only at its end.
 

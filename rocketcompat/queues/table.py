@@ -24,7 +24,6 @@ import numpy as np
 
 from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.progress import QueueKey, Trust
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import CONSUME_QUEUE_EXT_DIRECTORY, CQ_UNIT, offset_name
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
@@ -33,6 +32,7 @@ from rocketcompat.queues.extension import ConsumeQueueExt
 from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
 
@@ -477,7 +477,7 @@ class BatchQueueTable(QueueTable[BatchConsumeQueue]):
         self.mark(start)
         return start
 
-    def _cut(self, keep_below: int, keeper: Keeper | None) -> None:
+    def _cut(self, keep_below: int, keeper: Quarantine | None) -> None:
         for queue in list(self._queues.values()):
             queue.recover(keep_below, keeper)
 

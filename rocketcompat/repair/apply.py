@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocketcompat.files.progress import ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import parse_offset_name
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.actions import RepairPlan
@@ -24,6 +23,7 @@ from rocketcompat.repair.plan import plan_repair
 from rocketcompat.repair.rebuild import Watch, rebuild
 from tubestore.clock import Clock
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import copy_file, make_directory
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 
@@ -64,7 +64,6 @@ def _steps(
         for path in sorted(plan.removed, reverse=True):
             if (os.path.dirname(path) in logs) is of_log:
                 quarantine.move(path)
-                quarantine.sync()
                 yield path
         for path, change in plan.changes.items():
             if (os.path.dirname(path) in logs) is of_log:
@@ -77,7 +76,6 @@ def _steps(
             yield row["path"]
     for path in plan.last:
         quarantine.move(path)
-        quarantine.sync()
         yield path
 
 
@@ -99,7 +97,6 @@ def _put_back(vfs: Vfs, moves: dict[str, str], quarantine: Quarantine) -> Iterat
     for target in moves:
         if vfs.exists(target) and target not in moves.values():
             quarantine.keep(target)
-            quarantine.sync()
         vfs.rename(held[target], target)
         vfs.sync_directory(os.path.dirname(target))
         yield target
@@ -134,7 +131,6 @@ def _put(vfs: Vfs, change: FileChange, quarantine: Quarantine) -> None:
     there = vfs.exists(path)
     if there:
         quarantine.keep(path)
-        quarantine.sync()
     if parse_offset_name(os.path.basename(path)) is None:  # a checkpoint, a configuration
         vfs.replace_file(path, change.read(None, change.size, 0))
         return

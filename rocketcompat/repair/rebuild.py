@@ -22,7 +22,6 @@ from rocketcompat.commitlog.batch import batch_of_records
 from rocketcompat.commitlog.walk import ENDS, Gap, Gaps
 from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -39,6 +38,7 @@ from rocketcompat.shards.follower import TubeLayout
 from rocketcompat.store import structures as table
 from tubestore.clock import Clock
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import copy_file, make_directory, remove_tree, sync_tree, tree_size
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
@@ -179,7 +179,6 @@ def put_in_place(directory: StoreDirectory, built: Built, name: str, quarantine:
     sync_tree(vfs, new)
     if vfs.exists(path):
         quarantine.move(path)
-    quarantine.sync()
     if name == CONSUME_QUEUE_DIRECTORY:
         # While there are no queues: units must never lead into the extension of other units.
         _put_extension(directory, built, quarantine)
@@ -196,7 +195,6 @@ def _put_extension(directory: StoreDirectory, built: Built, quarantine: Quaranti
     new = os.path.join(built.root, CONSUME_QUEUE_EXT_DIRECTORY)
     if vfs.exists(path):
         quarantine.move(path)
-        quarantine.sync()
     if vfs.exists(new):
         sync_tree(vfs, new)
         vfs.rename(new, path)

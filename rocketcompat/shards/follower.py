@@ -25,7 +25,6 @@ import numpy as np
 from rocketcompat.commitlog.reads import ReadableLog
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.files.progress import QueueKey, Trust
-from rocketcompat.files.quarantine import Keeper
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.record.columns import RecordColumns as LogColumns
@@ -33,6 +32,7 @@ from rocketcompat.record.properties import LMQ_PREFIX
 from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
 from tubestore.core.paths import join
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     BatchError,
@@ -76,14 +76,13 @@ class _Claims:
         """The last message's id, or -1."""
         return int(self.ids[-1]) if len(self.ids) else -1
 
-    def cut(self, count: int, keeper: Keeper | None = None) -> None:
+    def cut(self, count: int, keeper: Quarantine | None = None) -> None:
         """Keep the first rows only; a keeper gets a copy of the others."""
         _log.warning("%s: %d records that the log does not have", self.shard.name,
                     len(self.ids) - count)  # fmt: skip
         if keeper is not None:
             for path, position in self.shard.files_from(int(self.offsets[count])):
-                keeper.keep_tail(path, position)
-            keeper.sync()
+                keeper.copy(path, position)
         self.shard.cut(int(self.offsets[count]))
         self.ids, self.offsets, self.fields = (
             self.ids[:count],
@@ -145,7 +144,7 @@ class TubeLayout:
         #: Topics that `problems` reports because no shard can have them.
         self._refused: set[str] = set()
         #: Where a recovery puts the messages that it cuts off; None if they are provably torn.
-        self._keeper: Keeper | None = None
+        self._keeper: Quarantine | None = None
         self.problems: list[TubeStoreError] = []
 
     # -- recovery ----------------------------------------------------------------------------
@@ -351,7 +350,7 @@ class TubeLayout:
     @staticmethod
     def _confirm(
         claims: _Claims, batch: DispatchBatch, records: LogColumns, rows: Array,
-        keeper: Keeper | None,
+        keeper: Quarantine | None,
     ) -> None:  # fmt: skip
         """Compare what a shard has of a stretch of the log with the records that are there."""
         first, end = np.searchsorted(claims.ids, (batch.start, batch.end)).tolist()

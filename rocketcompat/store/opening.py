@@ -21,7 +21,6 @@ from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.lock import StoreLock
 from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import Progress, ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -47,6 +46,7 @@ from rocketcompat.store.puts import PutPath
 from rocketcompat.store.recovery import RecoverResult, keep_numbers, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store.structures import INDEX, structures
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import make_directory
 from tubestore.core.vfs import LOST_LOCK
 from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again

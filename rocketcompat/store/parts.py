@@ -15,7 +15,6 @@ from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.broker_config import BrokerConfig, with_batch_topics
 from rocketcompat.files.mirror_file import MirrorFile
 from rocketcompat.files.progress import Progress, ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     CHECKPOINT_FILE,
     PROGRESS_FILE,
@@ -37,6 +36,7 @@ from rocketcompat.store.structures import (
 )
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
@@ -353,7 +353,6 @@ def put_aside_built(parts: Parts, keeper: Quarantine) -> None:
     for name in (*_built(), CHECKPOINT_FILE, os.path.join(OWN_DIRECTORY, PROGRESS_FILE)):
         if parts.vfs.exists(parts.path(name)):
             keeper.move(parts.path(name))
-    keeper.sync()
     if keeper.path is not None:
         _log.warning("%s: no log; what was built from one is in %s", parts.root, keeper.path)
 

@@ -61,10 +61,10 @@ from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
-from rocketcompat.files.quarantine import Keeper, Quarantine
 from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.queues.table import ConsumeQueueTable
 from tubestore.clock import Clock
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, failed_write
 
 _log = logging.getLogger(__name__)
@@ -278,8 +278,7 @@ def _keep_tail(queue: MappedFileQueue, end: int, quarantine: Quarantine) -> None
     if len(head) == BLANK.size and BLANK.unpack_from(head).magic_code == MAGIC_BLANK:
         return
     if file.has_data(position):
-        quarantine.keep_tail(file.path, position)
-        quarantine.sync()
+        quarantine.copy(file.path, position)
 
 
 def recover_followers(
@@ -362,7 +361,7 @@ def _write_lower_mark(
 
 
 def _trust_of(
-    log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: Keeper, places: int | None
+    log: CommitLog, mark: Mark | None, result: RecoverResult, keeper: Quarantine, places: int | None
 ) -> Trust:
     """Return what may be trusted of a structure with this mark, and so many places below it."""
     end = log.max_offset

@@ -19,7 +19,6 @@ import rocketcompat
 import tubestore
 from rocketcompat.commitlog.copy import LogWriter
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     BLANK,
@@ -44,6 +43,7 @@ from rocketcompat.shards.record import from_tube
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s, crc_each, gather, scatter
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.state_file import parse_json
 from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs, Vfs

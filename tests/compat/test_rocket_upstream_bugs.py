@@ -13,7 +13,6 @@ import pytest
 import rocketcompat
 from rocketcompat import Message
 from rocketcompat.check.whole import check
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
@@ -25,6 +24,7 @@ from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import OsVfs
 from tubestore.testing import FaultyVfs
 

@@ -26,6 +26,7 @@ from tests.proof.explorer import stack
 from tests.proof.explorer.book import Book
 from tests.proof.explorer.explore import seed_from_environment
 from tests.proof.explorer.setting import quick_and_quiet
+from tests.support.tube import quarantined
 from tubestore.clock import ManualClock
 from tubestore.errors import TubeStoreError
 from tubestore.offline.check import Finding, Reason, check
@@ -216,7 +217,7 @@ def look_inside(vfs: MemoryVfs, known: set[bytes]) -> None:
 
     ours(read)
     ours(write)
-    ours(lambda: list(repair(ROOT, vfs=vfs, apply=True, clock=ManualClock())))
+    ours(lambda: list(repair(ROOT, vfs=vfs, apply=True)))
     ours(write)
 
 
@@ -360,19 +361,18 @@ def test_opening_keeps_what_it_cuts_or_overwrites_of_flipped_streams() -> None:
                 if new[at : at + 1] != bytes([byte])
                 and new[at : at + 1] != sent[path][at : at + 1]
                 and (byte or at < len(new))
-                and byte not in kept_bytes(after, path, at)
+                and byte not in kept_bytes(vfs, path, at)
             ]
             assert not lost, f"CRASH_SEED={seed}, {flips}: {path} at {lost}"
 
 
-def kept_bytes(tree: dict[str, bytes], path: str, position: int) -> set[int]:
+def kept_bytes(vfs: MemoryVfs, path: str, position: int) -> set[int]:
     """Return what the quarantine has of a byte of a file."""
-    name = path.removeprefix(f"{ROOT}/").replace("/", "+")
     found = set()
-    for other, data in tree.items():
-        kept, _, start = other.rpartition("/")[2].partition("@")
+    for other, data in quarantined(vfs).items():
+        kept, _, start = other.partition("@")
         at = position - int(start.partition("~")[0] or 0)
-        if "/quarantine/" in other and kept.partition("~")[0] == name and 0 <= at < len(data):
+        if f"{ROOT}/{kept.partition('~')[0]}" == path and 0 <= at < len(data):
             found.add(data[at])
     return found
 

@@ -212,3 +212,15 @@ class GatedVfs(FaultyVfs):
             else:
                 raise AssertionError(f"{self.messages} messages did not come")
         super().ask(call, path)
+
+
+def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
+    """Return what is in a root's quarantine, by its path below the root, copies of tails too."""
+    found = {}
+    for path, data in vfs.tree().items():
+        if "/quarantine/" in path:
+            name = path.partition("/quarantine/")[2].partition("/")[2]
+            start = int(name.partition("@")[2].partition("~")[0] or 0)
+            assert not data[:start].strip(b"\0"), path
+            found[name] = data[start:]
+    return found

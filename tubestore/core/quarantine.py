@@ -1,21 +1,20 @@
-"""What `repair` does, one action; and where it puts what it takes out: nothing is lost.
+"""What a repair does, one action; and where what is cut or replaced is kept, in both formats.
 
-    <root>/.tubestore/quarantine/<UTC time>/<path with + for />[@<position>]
+`<root>/.tubestore/quarantine/<n>/` has a new number for each run, and the paths that the files had
+below the root. The copy of a tail has the tail's place in its name and a hole before it.
 
-Always true: a copy is on stable storage before the original is touched.
+Always true: what is kept is on stable storage before the original is touched.
 """
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+import os
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from os.path import dirname
 
 from tubestore.core.paths import OWN_DIRECTORY, QUARANTINE_DIRECTORY, join
+from tubestore.core.trees import copy_file, make_directory, move_file
 from tubestore.core.vfs import Vfs
-
-_COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,50 +33,86 @@ class Action:
 
 
 class Quarantine:
-    """One run's folder; made with the first thing that is put into it."""
+    """One run's directory; made when the first file comes. Not thread-safe."""
 
-    def __init__(self, vfs: Vfs, root: str, now_ms: int) -> None:
+    def __init__(self, vfs: Vfs, root: str, directory: str | None = None) -> None:
         self._vfs, self._root = vfs, root
-        moment = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        self.directory = join(root, OWN_DIRECTORY, QUARANTINE_DIRECTORY, moment)
+        self._given = directory
+        self._path: str | None = None
 
-    def _place(self, path: str, mark: str = "") -> str:
-        if not self._vfs.exists(self.directory):
-            self._vfs.make_directories(self.directory)
-            above = self.directory
-            while above != self._root:
-                above = dirname(above)
-                self._vfs.sync_directory(above)
-        name = path.removeprefix(self._root).strip("/").replace("/", "+") + mark
-        taken = {entry for entry, _, _ in self._vfs.entries(self.directory)}
-        number, free = 0, name
-        while free in taken:
-            number += 1
-            free = f"{name}~{number}"
-        return join(self.directory, free)
+    @property
+    def path(self) -> str | None:
+        """Where the files are; None while there are none."""
+        return self._path
 
-    def move(self, path: str) -> None:
-        """Take a file or directory out of the store."""
-        self._vfs.rename(path, self._place(path))
-        self._vfs.sync_directory(self.directory)
-        self._vfs.sync_directory(dirname(path))
+    def keep(self, path: str) -> str:
+        """Keep the bytes of a file that is about to be replaced under its name; returns where.
 
-    def copy(self, path: str, position: int = 0) -> None:
-        """Keep a copy of a file from a position on; the file stays.
+        They get a second name, which costs no copy: no file that this is called for is changed.
+        """
+        place = self._place_for(path)
+        try:
+            self._vfs.link(path, place)
+        except OSError:  # another file system, or one without links
+            return self._copy(path, place, 0)
+        self._vfs.sync_directory(os.path.dirname(place))
+        return place
+
+    def move(self, path: str) -> str:
+        """Move a file or a directory here; returns where.
+
+        A file of another file system is copied, durably, and then removed.
+        """
+        place = self._place_for(path)
+        move_file(self._vfs, path, place)
+        for directory in dict.fromkeys((os.path.dirname(place), os.path.dirname(path))):
+            self._vfs.sync_directory(directory)
+        return place
+
+    def copy(self, path: str, position: int = 0) -> str:
+        """Copy the bytes of a file from a position on, and leave the file; returns where.
 
         OSError leaves no part of a copy: the next attempt needs the room.
         """
-        place = self._place(path, f"@{position}" if position else "")
-        with closing(self._vfs.open(path, writable=False)) as source:
+        mark = f"@{position}" if position else ""
+        return self._copy(path, self._place_for(path + mark), position)
+
+    def _copy(self, path: str, place: str, position: int) -> str:
+        try:
+            copy = copy_file(self._vfs, path, place, start=position)
             try:
-                with closing(self._vfs.open(place, create=True)) as target:
-                    copied = 0
-                    while data := source.pread(_COPY_BYTES, position + copied):
-                        target.pwrite(data, copied)
-                        copied += len(data)
-                    target.sync()
-                self._vfs.sync_directory(self.directory)
-            except OSError:
-                with suppress(OSError):
-                    self._vfs.remove(place)
-                raise
+                copy.sync()
+            finally:
+                copy.close()
+            self._vfs.sync_directory(os.path.dirname(place))
+        except OSError:
+            with suppress(OSError):
+                self._vfs.remove(place)
+            raise
+        return place
+
+    def _place_for(self, path: str) -> str:
+        if self._path is None:
+            self._path = self._given or self._made()
+        inside = os.path.relpath(path, self._root)
+        if inside.startswith(os.pardir):
+            inside = path.lstrip(os.sep)
+        place = free = os.path.join(self._path, inside)
+        for directory in make_directory(self._vfs, os.path.dirname(place)):
+            self._vfs.sync_directory(directory)
+        number = 0
+        while self._vfs.exists(free):
+            number += 1
+            free = f"{place}~{number}"
+        return free
+
+    def _made(self) -> str:
+        """Make the run's directory; returns it. The directories above may be new and unsynced."""
+        own = join(self._root, OWN_DIRECTORY)
+        base = join(own, QUARANTINE_DIRECTORY)
+        taken = [int(n) for n, d, _ in self._vfs.entries(base) if d and n.isdecimal()]
+        made = join(base, str(max(taken, default=0) + 1))
+        self._vfs.make_directories(made)
+        for directory in (base, own, self._root):
+            self._vfs.sync_directory(directory)
+        return made

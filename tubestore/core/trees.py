@@ -49,17 +49,20 @@ def copy_file(
 
     Returns the copy, not synced; what is before `start` is a hole in it.
     """
-    file = vfs.open(source, writable=False)
-    copy = vfs.open(target, create=True)
-    length = file.size()
-    copy.truncate(length if size is None else size)
-    limit = min(length, length if size is None else size)
-    position = file.next_data(start)
-    while position is not None and position < limit:
-        data = file.pread(min(_COPY_BYTES, limit - position), position)
-        copy.pwrite(data, position)
-        position = file.next_data(position + len(data))
-    file.close()
+    with contextlib.closing(vfs.open(source, writable=False)) as file:
+        copy = vfs.open(target, create=True)
+        try:
+            length = file.size()
+            copy.truncate(length if size is None else size)
+            limit = min(length, length if size is None else size)
+            position = file.next_data(start)
+            while position is not None and position < limit:
+                data = file.pread(min(_COPY_BYTES, limit - position), position)
+                copy.pwrite(data, position)
+                position = file.next_data(position + len(data))
+        except BaseException:
+            copy.close()
+            raise
     return copy
 
 

@@ -101,7 +101,7 @@ class GroupDirectory:
         self._vfs, self._root, self._clock, self._sleep = vfs, root, clock, sleep
         self.group = check_group_name(group)
         self.path = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
-        self.log = PositionsLog(vfs, root, self.path, clock)
+        self.log = PositionsLog(vfs, root, self.path)
         #: Held with the group's lock; heartbeats do not wait for it.
         self._lock = threading.RLock()
         self._opening = threading.Lock()

@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import re
 
-from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs, VfsFile
@@ -57,9 +56,9 @@ def log_name(number: int) -> str:
 class PositionsLog:
     """The positions of one group, as this process has read them from its logs."""
 
-    def __init__(self, vfs: Vfs, root: str, directory: str, clock: Clock) -> None:
+    def __init__(self, vfs: Vfs, root: str, directory: str) -> None:
         """`directory` is the group's, below `root`."""
-        self._vfs, self._root, self._clock = vfs, root, clock
+        self._vfs, self._root = vfs, root
         self.directory = directory
         self.positions = Positions()
         #: Damage that was found in the logs.
@@ -238,13 +237,13 @@ class PositionsLog:
         """Remove a log that is needed no more; one with damage goes to quarantine."""
         with contextlib.suppress(OSError):
             if path in {problem.path for problem in self.problems}:
-                Quarantine(self._vfs, self._root, self._clock.now_ms()).move(path)
+                Quarantine(self._vfs, self._root).move(path)
             else:
                 self._vfs.remove(path)
 
     def begin_anew(self) -> None:
         """Begin without any position, under the group's lock; all logs go to quarantine."""
-        quarantine = Quarantine(self._vfs, self._root, self._clock.now_ms())
+        quarantine = Quarantine(self._vfs, self._root)
         self._forget()
         for number in self._numbers():
             quarantine.move(self._path(number))

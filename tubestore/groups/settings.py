@@ -119,7 +119,7 @@ def held_by_groups(
     topics, held = list(topics), []
     for group in list_groups(vfs, root):
         directory = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
-        positions = PositionsLog(vfs, root, directory, clock)
+        positions = PositionsLog(vfs, root, directory)
         try:
             if read_settings(vfs, directory).retention_waits:
                 positions.refresh()

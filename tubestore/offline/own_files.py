@@ -9,7 +9,6 @@ from os.path import basename, dirname
 
 import xxhash
 
-from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
 from tubestore.core.trees import files_by_start
@@ -87,7 +86,7 @@ def _check_groups(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterat
     """Report damaged settings, damaged logs of positions, and output that was not appended."""
     for group in list_groups(vfs, root):
         directory = join(root, OWN_DIRECTORY, GROUPS_DIRECTORY, group)
-        log = PositionsLog(vfs, root, directory, SystemClock())
+        log = PositionsLog(vfs, root, directory)
         with contextlib.suppress(CorruptRecord):  # it is among the problems
             log.refresh(locked=False)
         log.close()

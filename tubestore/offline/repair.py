@@ -8,7 +8,7 @@ The rules are those of recovery (decisions.md D7); it goes further where recover
 overlaps, foreign names, state files. Always true:
 
 - good data is never cut; what is cut, replaced or taken out is first copied to
-  `<root>/.tubestore/quarantine/<time>/`;
+  `<root>/.tubestore/quarantine/<n>/`;
 - a file that readers may have mapped is not shortened: a new one takes its place (D10);
 - a run that is interrupted anywhere is simply run again;
 - afterwards `check` finds only what is marked `leave`: damage that nothing can mend and that has
@@ -24,7 +24,6 @@ import os
 from collections.abc import Callable, Iterator
 from os.path import basename
 
-from tubestore.clock import Clock, SystemClock
 from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import OsVfs, Vfs, take_lock
@@ -45,7 +44,6 @@ def repair(
     topic: str | None = None,
     store_id: int | None = None,
     vfs: Vfs | None = None,
-    clock: Clock | None = None,
     is_written: Callable[[], bool] | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Iterator[Action]:
@@ -68,7 +66,7 @@ def repair(
     path = join(own, LOCK_FILE)
     lock = take_lock(vfs, path, kind="flock", root=root, note=path)
     try:
-        quarantine = Quarantine(vfs, root, (clock or SystemClock()).now_ms())
+        quarantine = Quarantine(vfs, root)
         yield from _run(vfs, root, topic, store_id, quarantine, watch)
     finally:
         lock.release()

@@ -345,7 +345,6 @@ def go_on_behind_lost_files(
     files: MsgFileStore,
     own: Checkpoint | None,
     journalled: Sequence[tuple[int, int]],
-    now_ms: int,
 ) -> list[CorruptRecord]:
     """Have a shard without any data file begin behind the offsets that it gave out.
 
@@ -377,7 +376,7 @@ def go_on_behind_lost_files(
     files.create_directories()
     if not len(files.index):
         files.index.create(index_end)
-    _expire_entries(files, index_end, data_end, SetAside(files, now_ms))
+    _expire_entries(files, index_end, data_end, SetAside(files))
     _fill_index(files, index_end, data_end - HEADER_SIZE - 1, HEADER_SIZE + 1)
     files.data.create(data_end)
     files.distrust_directories()

@@ -100,8 +100,8 @@ def note_damage(
 class SetAside:
     """Takes files of a shard apart without losing what they held."""
 
-    def __init__(self, files: MsgFileStore, now_ms: int) -> None:
-        self._quarantine = Quarantine(files.vfs, dirname(files.directory), now_ms)
+    def __init__(self, files: MsgFileStore) -> None:
+        self._quarantine = Quarantine(files.vfs, dirname(files.directory))
         self._copied: set[FileSegment] = set()
 
     def cut(self, segments: FileSegmentList, end: int, *, torn: bool = False) -> None:

@@ -39,10 +39,10 @@ from tubestore.segments.segment import FileSegment
 log = logging.getLogger(__name__)
 
 
-def recover(files: MsgFileStore, own: Checkpoint | None, now_ms: int) -> RecoverReport:
+def recover(files: MsgFileStore, own: Checkpoint | None) -> RecoverReport:
     """Verify and mend a shard's files that were loaded for writing; `own`: its checkpoint."""
     report = RecoverReport()
-    set_aside = SetAside(files, now_ms)
+    set_aside = SetAside(files)
     # A process that was killed may have made files and not synced their directories, and what
     # recovery makes or removes is not durable either: the next sync has to do it.
     files.distrust_directories()

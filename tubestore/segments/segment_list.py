@@ -13,10 +13,12 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 
 from tubestore.core.paths import join
+from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import parse_segment_name, segment_name
@@ -129,19 +131,17 @@ class FileSegmentList:
         changed, all of it.
         """
         found: dict[int, FileSegment] = {}
-        listed = vfs.entries(directory)
+        listed = files_by_start(vfs, directory, partial(parse_segment_name, suffix=suffix))
         end = limit() if limit is not None else None
-        for name, is_directory, size in listed:
-            start = None if is_directory else parse_segment_name(name, suffix)
-            if start is not None and (end is None or start <= end):
-                path = join(directory, name)
+        for start, path, size in listed:
+            if end is None or start <= end:
                 size = size if end is None else min(size, end - start)
                 segment = known.still(path, start, size)
                 if segment is None:
                     file = vfs.open(path, writable=writable)
                     segment = FileSegment(file, start, size, sealed=True, vfs=vfs)
                 found[start] = segment
-        segments = sorted(found.values(), key=_start_of)
+        segments = list(found.values())
         for before, after in pairwise(segments):
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
@@ -248,7 +248,7 @@ class FileSegmentList:
                 self._seal(segment)
         self.now = changed
 
-    def cut(self, end: int, *, take_out: Callable[[str], None] | None = None) -> None:
+    def cut(self, end: int, *, take_out: Callable[[str], object] | None = None) -> None:
         """Forget everything from `end` on; whole segments behind it are removed, the last first.
 
         `take_out`: takes a file that is not empty out of the directory, instead of its removal.
@@ -259,7 +259,7 @@ class FileSegmentList:
             last.cut(max(end, last.start))
         last.sealed = False
 
-    def _remove_behind(self, end: int, take_out: Callable[[str], None] | None = None) -> None:
+    def _remove_behind(self, end: int, take_out: Callable[[str], object] | None = None) -> None:
         """Remove the segments that start behind `end`, durably.
 
         Before what is left is made shorter: a power cut must not bring one back behind a gap.

@@ -156,10 +156,9 @@ class MessageStore:
                 files,
                 own,
                 [(part.index_start, part.data_start) for part in journalled],
-                clock.now_ms(),
             )
             redone = redo(files, journalled)
-            report = recover(files, own, clock.now_ms())
+            report = recover(files, own)
             report.problems[:0] = lost
             report.problems += redone.problems
             shard = cls(

@@ -205,7 +205,7 @@ class ShardOpener:
         return join(self.root, OWN_DIRECTORY, JOURNAL_FILE)
 
     def _quarantine(self) -> Quarantine:
-        return Quarantine(self.context.vfs, self.root, self.context.clock.now_ms())
+        return Quarantine(self.context.vfs, self.root)
 
     def _set_journal_aside(self) -> bool:
         """Move a damaged journal into quarantine; False if that fails: it stays."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CQ_UNIT
 from rocketcompat.inspect.diff import diff
 from rocketcompat.inspect.directory import StoreDirectory
@@ -15,6 +14,7 @@ from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import PROPERTY_DAMAGED
 from tubestore.cli.kit.demo import Steps, timed
 from tubestore.clock import SystemClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import copy_file
 from tubestore.core.vfs import OsVfs
 

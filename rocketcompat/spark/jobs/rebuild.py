@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocketcompat.files.lock import StoreLock
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import (
     INDEX_DIRECTORY,
     OWN_DIRECTORY,
@@ -48,6 +47,7 @@ from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
 from rocketcompat.store.structures import BATCH_QUEUES, INDEX, QUEUES
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.core.quarantine import Quarantine
 from tubestore.spark.kit import running
 from tubestore.spark.kit.running import (
     Done,

@@ -11,7 +11,6 @@ import pytest
 import rocketcompat
 from rocketcompat import GetMessageStatus, Message, MessageStoreConfig
 from rocketcompat.check.whole import check
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.queues.extension import ConsumeQueueExt, is_address
 from rocketcompat.repair.apply import repair
@@ -25,6 +24,7 @@ from tests.support.rocket.golden import open_golden
 from tests.support.rocket.inside import dispatcher_of, opened_of, queues_of
 from tubestore.clock import ManualClock, SystemClock
 from tubestore.core.java_hash import java_hash
+from tubestore.core.quarantine import Quarantine
 from tubestore.testing import MemoryVfs
 
 #: 3 units fit into a file of the extension, with 4 bytes for its end.

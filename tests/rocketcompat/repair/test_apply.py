@@ -14,7 +14,6 @@ import rocketcompat
 from rocketcompat import Message
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
 from rocketcompat.inspect.decode import decode_commit_log, decode_record
 from rocketcompat.inspect.directory import StoreDirectory
@@ -39,6 +38,7 @@ from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
 from tests.support.rocket.golden import open_golden, units_of
 from tests.support.rocket.inside import parts_of
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import CorruptRecord
 from tubestore.testing import MemoryVfs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rocketcompat.check.whole import check_store
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
 from rocketcompat.repair.plan import plan_repair
@@ -13,6 +12,7 @@ from tests.rocketcompat.repair.test_apply import log_of, mend_store
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, write
 from tests.support.crashes import some_states
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.testing import MemoryVfs
 
 LOG = f"{ROOT}/commitlog"

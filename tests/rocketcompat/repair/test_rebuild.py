@@ -11,7 +11,6 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_units
 from rocketcompat.inspect.queues import QueueViews
@@ -23,6 +22,7 @@ from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tests.support.rocket.golden import open_golden, queue_ends, units_of
 from tests.support.rocket.inside import shards_of
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs
 

@@ -11,7 +11,6 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
 from rocketcompat.dispatch import feed
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.rebuild import rebuild
@@ -21,6 +20,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.inside import dispatcher_of
 from tests.support.rocket.publishing import CONFIG, ROOT
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs
 

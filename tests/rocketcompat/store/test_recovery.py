@@ -18,7 +18,6 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog import ending
 from rocketcompat.files.progress import ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.formats import MESSAGE_PREFIX
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
@@ -38,6 +37,7 @@ from tests.support.rocket.inside import (
     shards_of,
 )
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.store.manager import engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states

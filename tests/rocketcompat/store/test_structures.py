@@ -15,7 +15,6 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.progress import ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.repair.rebuild import rebuild
@@ -24,6 +23,7 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.structures import Structure, register, unregister
 from tests.support.rocket.inside import dispatcher_of, log_of, parts_of
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs, crash_states

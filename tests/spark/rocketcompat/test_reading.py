@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.apply import repair
@@ -22,6 +21,7 @@ from rocketcompat.spark.shapes import ROCKETMQ
 from tests.spark.rocket_stores import dumped, of_dump, planned, read_log, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, rocket_scenarios
 from tubestore.clock import ManualClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.errors import (
     CorruptRecord,
     DataLoss,

@@ -38,7 +38,7 @@ def mended(root: Any, vfs: Vfs) -> list[Action]:
     """Repair, and check what every repair has to keep; returns what was done."""
     planned = list(repair(root, vfs=vfs))
     before = good_rows(root, vfs)
-    done = list(repair(root, vfs=vfs, apply=True, clock=CLOCK))
+    done = list(repair(root, vfs=vfs, apply=True))
     assert done == planned
     assert [r for r in good_rows(root, vfs) if r in before] == before
     left = [action for action in done if action.action == "leave"]
@@ -61,10 +61,6 @@ def written(**settings: Any) -> MemoryVfs:
 
 def files_of(vfs: MemoryVfs, suffix: str) -> list[str]:
     return [p for p in vfs.tree() if p.startswith(f"{HOME}/") and p.endswith(suffix)]
-
-
-def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
-    return {p.rpartition("/")[2]: d for p, d in vfs.tree().items() if "/quarantine/" in p}
 
 
 def actions(done: list[Action]) -> list[str]:

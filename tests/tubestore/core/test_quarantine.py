@@ -1,4 +1,4 @@
-"""What repair takes out of a store is kept, under a name that shows where it was."""
+"""What a run cuts or replaces is in a directory of its own, under the paths that it had."""
 
 from __future__ import annotations
 
@@ -6,62 +6,63 @@ import errno
 
 import pytest
 
-from tests.support.engine.trees_of_crashes import power_trees
 from tubestore.core.quarantine import Action, Quarantine
-from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 
-ROOT = "/s"
-FILE = "/s/t-0/index/0.index"
-KEPT = "/s/.tubestore/quarantine/20231114T221320.123000Z"
-NOW = 1_700_000_000_123
+PLACE = "/s/.tubestore/quarantine"
 
 
 @pytest.fixture
-def vfs() -> MemoryVfs:
-    vfs = MemoryVfs()
-    vfs.make_directories("/s/t-0/index")
-    vfs.replace_file(FILE, b"0123456789")
-    return vfs
+def vfs(memory_vfs: MemoryVfs) -> FaultyVfs:
+    memory_vfs.make_directories("/s/log")
+    memory_vfs.sync_directory("/")
+    memory_vfs.sync_directory("/s")
+    memory_vfs.replace_file("/s/log/0", b"head tail")
+    memory_vfs.make_directories("/s/.tubestore")  # not synced, as a new store's may be
+    return FaultyVfs(memory_vfs)
 
 
-def test_a_moved_file_is_in_the_folder_of_its_run_with_its_path_as_its_name(vfs: MemoryVfs) -> None:
-    quarantine = Quarantine(vfs, ROOT, NOW)
-    assert not vfs.exists(quarantine.directory), "the folder is made with the first thing in it"
-    quarantine.move(FILE)
-    assert vfs.tree() == {f"{KEPT}/t-0+index+0.index": b"0123456789"}
+def test_a_file_that_moves_keeps_its_path_below_the_root(vfs: FaultyVfs) -> None:
+    assert Quarantine(vfs, "/s").move("/s/log/0") == f"{PLACE}/1/log/0"
+    assert not vfs.exists("/s/log/0")
+    assert vfs.read_file(f"{PLACE}/1/log/0") == b"head tail"
 
 
-def test_a_copy_begins_at_its_position_and_the_file_stays(vfs: MemoryVfs) -> None:
-    Quarantine(vfs, ROOT, NOW).copy(FILE, 4)
-    assert vfs.tree() == {FILE: b"0123456789", f"{KEPT}/t-0+index+0.index@4": b"456789"}
+def test_the_copy_of_a_tail_has_its_place_in_its_name_and_a_hole_before_it(vfs: FaultyVfs) -> None:
+    place = Quarantine(vfs, "/s").copy("/s/log/0", 5)
+    assert place == f"{PLACE}/1/log/0@5"
+    assert vfs.read_file(place) == bytes(5) + b"tail"
 
 
-def test_two_things_of_one_name_are_both_kept(vfs: MemoryVfs) -> None:
-    quarantine = Quarantine(vfs, ROOT, NOW)
-    for content in (b"first", b"second", b"third"):
-        vfs.replace_file(FILE, content)
-        quarantine.move(FILE)
-    assert [vfs.tree()[f"{KEPT}/t-0+index+0.index{mark}"] for mark in ("", "~1", "~2")] == [
-        b"first", b"second", b"third",
-    ]  # fmt: skip
+def test_each_run_has_a_number_and_a_name_that_comes_again_gets_one(vfs: FaultyVfs) -> None:
+    for number in (1, 2):
+        kept = Quarantine(vfs, "/s")
+        assert kept.path is None
+        kept.copy("/s/log/0")
+        assert kept.copy("/s/log/0") == f"{PLACE}/{number}/log/0~1"
 
 
-def test_a_power_cut_behind_a_move_or_a_copy_takes_neither_back(vfs: MemoryVfs) -> None:
-    vfs.sync_all()
-    vfs.record()
-    quarantine = Quarantine(vfs, ROOT, NOW)
-    quarantine.copy(FILE, 4)
-    quarantine.move(FILE)
-    assert power_trees(vfs) == [vfs.tree()] * 60
-
-
-def test_a_copy_that_fails_leaves_no_part_and_the_file_as_it_was(vfs: MemoryVfs) -> None:
-    faulty = FaultyVfs(vfs)
-    fault = faulty.fail("pwrite", error=errno.ENOSPC)
+def test_a_copy_without_room_leaves_nothing(vfs: FaultyVfs) -> None:
+    vfs.fail("pwrite", path="quarantine", error=errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
-        Quarantine(faulty, ROOT, NOW).copy(FILE)
-    assert fault.struck == 1
-    assert vfs.tree() == {FILE: b"0123456789"}
+        Quarantine(vfs, "/s").copy("/s/log/0")
+    assert vfs.entries(f"{PLACE}/1/log") == []
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("how", ["keep", "copy", "move"])
+def test_the_bytes_survive_a_power_cut_at_any_time_and_are_kept_once_the_call_returned(
+    vfs: FaultyVfs, memory_vfs: MemoryVfs, how: str, links: bool
+) -> None:
+    if not links:
+        vfs.fail("link", error=errno.EOPNOTSUPP)
+    journal = memory_vfs.record()
+    place = getattr(Quarantine(vfs, "/s"), how)("/s/log/0")
+    memory_vfs.mark("kept")
+    for state in crash_states(journal, seed=1):
+        tree = state.vfs().tree()
+        assert b"head tail" in tree.values(), state
+        assert not state.marks or tree[place] == b"head tail", state
 
 
 def test_the_row_of_an_action_has_its_fields_in_their_order() -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord
 from tubestore.groups import positions_log
 from tubestore.groups.positions import PositionRows, encode_frame
@@ -27,7 +26,7 @@ def vfs(memory_vfs: MemoryVfs) -> MemoryVfs:
 
 
 def open_log(vfs: object) -> PositionsLog:
-    log = PositionsLog(vfs, ROOT, PLACE, ManualClock())  # type: ignore[arg-type]
+    log = PositionsLog(vfs, ROOT, PLACE)  # type: ignore[arg-type]
     log.refresh(locked=True)
     return log
 
@@ -205,7 +204,7 @@ def test_positions_that_are_lost_are_an_error_and_not_a_new_beginning(vfs: Memor
         with pytest.raises(CorruptRecord, match="snapshot of all positions is damaged"):
             open_log(vfs)
     assert vfs.tree() == before
-    log = PositionsLog(vfs, ROOT, PLACE, ManualClock())
+    log = PositionsLog(vfs, ROOT, PLACE)
     log.begin_anew()
     assert found(vfs) == {}
     assert sum(".tubestore/quarantine" in path for path in vfs.tree()) == 2
@@ -222,7 +221,9 @@ def test_a_damaged_log_goes_to_quarantine_where_another_one_is_removed(vfs: Memo
     with small_logs():
         for n in range(40):
             commit(log, {n: 28})
-    assert [path for path in vfs.tree() if path.endswith(f"+{log_name(1)}")]
+    assert [
+        path for path in vfs.tree() if path.endswith(f"/{log_name(1)}") and "/quarantine/" in path
+    ]
 
 
 def test_fsync_syncs_each_commit_and_page_cache_none(memory_vfs: MemoryVfs) -> None:
@@ -256,4 +257,4 @@ def test_a_foreign_file_beside_the_logs_is_left_alone(vfs: MemoryVfs) -> None:
     commit(log, {0: 28})
     assert vfs.read_file(f"{PLACE}/positions-1.log") == b"other"
     assert vfs.read_file(FIRST).startswith(encode_frame(PositionsLog(
-        vfs, ROOT, "/none", ManualClock()).positions.snapshot()))  # fmt: skip
+        vfs, ROOT, "/none").positions.snapshot()))  # fmt: skip

@@ -17,6 +17,7 @@ from tests.support.engine.mixed import (
     mixed,
     open_store,
 )
+from tests.support.tube import quarantined
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.offline.check import check
@@ -212,11 +213,6 @@ def left_with_another_writers_message(vfs: MemoryVfs) -> bytes:
     return vfs.read_file(JOURNAL)
 
 
-def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
-    """Return what is in the quarantine of the store, by name."""
-    return {p.rpartition("/")[2]: b for p, b in vfs.tree().items() if "/quarantine/" in p}
-
-
 @pytest.mark.parametrize("boot", ["same", "other"])
 def test_frames_that_the_files_cannot_take_are_in_quarantine_before_the_journal_is_emptied(
     memory_vfs: MemoryVfs, boot: str
@@ -228,7 +224,7 @@ def test_frames_that_the_files_cannot_take_are_in_quarantine_before_the_journal_
         assert bodies(store) == [*range(1, 12), *range(13, 24), 900]
         assert [str(p) for p in store.problems if "another one" in str(p)]
     assert not memory_vfs.exists(JOURNAL)
-    assert quarantined(memory_vfs) == {".tubestore+journal": before}
+    assert quarantined(memory_vfs) == {".tubestore/journal": before}
 
 
 @pytest.mark.parametrize("boot", ["same", "other"])
@@ -253,7 +249,7 @@ def test_without_room_in_quarantine_the_journal_stays_and_its_shard_is_refused(
     assert quarantined(memory_vfs) == {}
     with open_store(memory_vfs) as store:
         assert bodies(store) == [*range(1, 12), *range(13, 24), 25, 900]
-    assert quarantined(memory_vfs)[".tubestore+journal"][: len(before)] == before
+    assert quarantined(memory_vfs)[".tubestore/journal"][: len(before)] == before
 
 
 def test_a_journal_that_cannot_be_read_keeps_the_store_shut(memory_vfs: MemoryVfs) -> None:

@@ -20,12 +20,11 @@ from tests.support.engine.repaired import (
     files_of,
     good_rows,
     mended,
-    quarantined,
     written,
 )
 from tests.support.golden import TUBE_VERSION, GoldenFactory, unpack
 from tests.support.publishing import CLOCK, ROOT, open_store
-from tests.support.tube import make_rows, open_shard, tree_digest, write_rows
+from tests.support.tube import make_rows, open_shard, quarantined, tree_digest, write_rows
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import StoreLocked
@@ -153,7 +152,7 @@ def test_a_repair_that_is_interrupted_anywhere_is_run_again() -> None:
     for state in states:
         again = state.vfs(ManualClock(CLOCK.now_ms() + 1000))
         assert [r for r in good_rows(ROOT, again) if r in good] == good, state
-        list(repair(ROOT, vfs=again, apply=True, clock=again.clock))
+        list(repair(ROOT, vfs=again, apply=True))
         assert without_quarantine(again) == end, state
         kept = b"".join(quarantined(again).values())
         assert b"torn" * 20 in kept, state

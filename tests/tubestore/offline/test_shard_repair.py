@@ -11,11 +11,10 @@ from tests.support.engine.repaired import (
     files_of,
     good_rows,
     mended,
-    quarantined,
     written,
 )
 from tests.support.publishing import ROOT
-from tests.support.tube import open_shard
+from tests.support.tube import open_shard, quarantined
 from tubestore.errors import NotAStore
 from tubestore.offline.repair import Action
 
@@ -28,7 +27,7 @@ def test_a_torn_tail_goes_to_the_quarantine() -> None:
     done = mended(ROOT, vfs)
     assert actions(done) == ["cut_data", "remove_cache"]
     assert (done[0].path, done[0].position, done[0].bytes) == (path, size, 36)
-    assert quarantined(vfs) == {f"t-0+{path.rpartition('/')[2]}@{size}": b"torn" * 9}
+    assert quarantined(vfs) == {f"t-0/{path.rpartition('/')[2]}@{size}": b"torn" * 9}
     assert len(vfs.read_file(path)) == size
 
 

@@ -27,6 +27,7 @@ from tests.support.tube import (
     make_row,
     make_rows,
     open_shard,
+    quarantined,
     scanned,
     write_rows,
 )
@@ -222,11 +223,6 @@ def test_a_shard_of_one_file_is_mended(
     append_and_read_back(memory_vfs, shard, bodies(shard.view()))
 
 
-def quarantined(vfs: MemoryVfs) -> dict[str, bytes]:
-    """Return what is in the quarantine of the root, by name."""
-    return {p.rpartition("/")[2]: b for p, b in vfs.tree().items() if "/quarantine/" in p}
-
-
 def test_a_sound_entry_is_not_overwritten_by_a_header_that_names_another_offset(
     memory_vfs: MemoryVfs,
 ) -> None:
@@ -257,7 +253,7 @@ def test_an_entry_that_is_refuted_is_kept_in_the_quarantine(memory_vfs: MemoryVf
     before = memory_vfs.read_file(INDEX)
     open_shard(memory_vfs, HOME).close()
     assert quarantined(memory_vfs) == {
-        f"t-0+index+{0:020d}.index@{7 * ENTRY_SIZE}": before[7 * ENTRY_SIZE :]
+        f"t-0/index/{0:020d}.index@{7 * ENTRY_SIZE}": before[7 * ENTRY_SIZE :]
     }
 
 
@@ -287,8 +283,8 @@ def test_what_is_cut_and_no_unfinished_write_is_kept_in_the_quarantine(
     data, index = memory_vfs.read_file(DATA), memory_vfs.read_file(INDEX)
     open_shard(memory_vfs, HOME).close()
     assert quarantined(memory_vfs) == {
-        f"t-0+{0:020d}.tube@{len(data) - LAST}": data[-LAST:],
-        f"t-0+index+{0:020d}.index@{19 * ENTRY_SIZE}": index[-ENTRY_SIZE:],
+        f"t-0/{0:020d}.tube@{len(data) - LAST}": data[-LAST:],
+        f"t-0/index/{0:020d}.index@{19 * ENTRY_SIZE}": index[-ENTRY_SIZE:],
     }
 
 
@@ -314,7 +310,7 @@ def test_a_last_record_with_an_entry_and_a_damaged_length_is_no_unfinished_write
     patch(memory_vfs, DATA, start, (LAST + 996).to_bytes(4, "big"))
     data = memory_vfs.read_file(DATA)
     assert open_shard(memory_vfs, HOME).recovered.data_cut == LAST
-    assert quarantined(memory_vfs)[f"t-0+{0:020d}.tube@{start}"] == data[start:]
+    assert quarantined(memory_vfs)[f"t-0/{0:020d}.tube@{start}"] == data[start:]
 
 
 def test_whole_files_behind_the_end_go_to_the_quarantine(memory_vfs: MemoryVfs) -> None:
@@ -328,7 +324,7 @@ def test_whole_files_behind_the_end_go_to_the_quarantine(memory_vfs: MemoryVfs) 
     assert shard.recovered.index_cut
     kept = quarantined(memory_vfs)
     assert {path.rpartition("/")[2]: bytes_ for path, bytes_ in gone.items() if bytes_} == {
-        name.rpartition("+")[2].partition("@")[0]: bytes_ for name, bytes_ in kept.items()
+        name.rpartition("/")[2].partition("@")[0]: bytes_ for name, bytes_ in kept.items()
     }
 
 

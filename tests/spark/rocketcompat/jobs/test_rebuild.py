@@ -15,7 +15,6 @@ import rocketcompat
 from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.check.whole import check
 from rocketcompat.files.progress import ProgressFile
-from rocketcompat.files.quarantine import Quarantine
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.rebuild import rebuild as rebuild_here
 from rocketcompat.repair.rebuild import structures_to_build
@@ -25,6 +24,7 @@ from rocketcompat.spark.jobs.rebuild_tasks import BuildJob, ScanJob
 from tests.spark.rocket_stores import CONFIG, write_rocket_store
 from tests.support.golden import ROCKET_VERSIONS, unpack
 from tubestore.clock import SystemClock
+from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage, StoreLocked
 
