@@ -28,7 +28,8 @@ def check_queue(
     if topic is None:
         raise NotThere(f"queue {queue} of any topic", (f"{t}/{n}" for t, n in sorted(there)))
     if queue is None or not numbers:
-        raise NotThere(f"topic {topic!r} in this store", sorted({name for name, _ in there}))
+        names = sorted({name for name, _ in there})
+        raise NotThere(f"topic {topic!r} in this store", names, topic)
     raise NotThere(f"queue {queue} of topic {topic!r}", map(str, numbers))
 
 
@@ -41,14 +42,14 @@ def check_group(rows: Collection[Row], group: str | None) -> None:
     """Raise NotThere if no row of `lag` is of the group that was asked for."""
     there = sorted({row["group"] for row in rows})
     if group is not None and group not in there:
-        raise NotThere(f"group {group!r} in config/consumerOffset.json", there)
+        raise NotThere(f"group {group!r} in config/consumerOffset.json", there, group)
 
 
 def check_index_file(directory: StoreDirectory, name: str | None) -> None:
     """Raise NotThere if there is no index file of a name."""
     there = [os.path.basename(path) for path in directory.index_paths()]
     if name is not None and name not in there:
-        raise NotThere(f"index file {name!r}", there)
+        raise NotThere(f"index file {name!r}", there, name)
 
 
 def _queues(directory: StoreDirectory) -> set[QueueKey]:

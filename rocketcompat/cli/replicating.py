@@ -136,8 +136,6 @@ def follow(
     The master sends an empty ROOT its last file only. Options: -o layouts=consume_queue,index,tube.
     """
     host, port = _address_of(given.address)
-    if acknowledge is Acknowledged.NO:
-        _check_role(given, host, port, broker_port, allowed=sync_master)
     from rocketcompat.ha.mirror import Mirror
     from rocketcompat.ha.tls import client_context
 
@@ -145,6 +143,8 @@ def follow(
         raise UsageMistake("--tls-cert: --tls-ca names the authorities of the master's certificate")
     tls = client_context(tls_ca, tls_cert, tls_key) if tls_ca else None
     config = _config_of(given)
+    if acknowledge is Acknowledged.NO:
+        _check_role(given, host, port, broker_port, allowed=sync_master)
     with Mirror(
         given.root, host, port, config, acknowledge=acknowledge.value, take_over=take_over,
         slave_timeout=slave_timeout, tls=tls, broker_config=broker_config,

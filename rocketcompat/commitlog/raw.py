@@ -121,7 +121,9 @@ class RawIntake:
             self._blank_start, self._blank_end = at, at + room
             return self._take_blank(data)
         if found.reason is not None:
-            raise self._damaged(found.reason + _HINT)
+            has_size = len(data) >= BLANK.size
+            is_too_long = has_size and BLANK.unpack_from(data).total_size > room
+            raise self._damaged(found.reason + (_HINT if is_too_long else ""))
         largest = log.config.record_size_max
         if found.wanted > largest:
             raise self._damaged(

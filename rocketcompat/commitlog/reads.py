@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from rocketcompat.commitlog.walk import Gaps, LogView
+import numpy as np
+
+from rocketcompat.commitlog.walk import Gaps, LogView, Piece, walk
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
     LOST_REASON,
@@ -85,6 +87,27 @@ def record_at(log: ReadableLog, physical_offset: int, *, check_crc: bool = True)
         )  # fmt: skip
     except CorruptRecord as error:
         raise CorruptRecord(path, position, error.reason) from None
+
+
+def record_over(log: ReadableLog, physical_offset: int) -> int | None:
+    """Return where the record begins that has an offset inside it; None if none has.
+
+    The chain is followed from the beginning of the log's file.
+    """
+    file = log.queue.find(physical_offset)
+    if file is None:
+        return None
+    start, end = file.file_from_offset, log.max_offset
+    for found in walk(log.queue, start, end, on_fault=lambda *_: None, known=log.gaps):
+        if isinstance(found, Piece) and found.end > physical_offset:
+            row = int(np.searchsorted(found.starts + found.base, physical_offset, "right")) - 1
+            at = int(found.starts[row]) if row >= 0 else 0
+            size = MESSAGE_PREFIX.unpack_from(found.data, at).total_size if row >= 0 else 0
+            inside = 0 < physical_offset - found.base - at < size
+            return found.base + at if inside else None
+        if found.end > physical_offset:
+            return None
+    return None
 
 
 def read_unit(

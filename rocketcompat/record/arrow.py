@@ -62,6 +62,7 @@ RECORD_SCHEMA = pa.schema(
         pa.field("state", pa.string(), False),
     ]
 )
+TOTAL_SIZE = RECORD_SCHEMA.get_field_index("total_size")
 
 
 def batch_of_plain(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_ar
 
 import pyarrow as pa
 
-from rocketcompat.commitlog.reads import lost_message, record_at, store_timestamp_at
+from rocketcompat.commitlog.reads import lost_message, record_at, record_over, store_timestamp_at
 from rocketcompat.formats import STATE_OK
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
@@ -23,6 +23,7 @@ from rocketcompat.store.parts import Parts
 from rocketcompat.store.stats import ReplicationState, StoreStats, run_time_info
 from tubestore.clock import Time, checked_time_ms
 from tubestore.errors import (
+    CorruptRecord,
     InvalidMessage,
     ReadOnlyStore,
     StoreClosed,
@@ -263,7 +264,15 @@ class StoreReader:
         """
         self._check_open()
         _check_whole(physical_offset=physical_offset)
-        record = record_at(self._parts.commit_log, physical_offset)
+        log = self._parts.commit_log
+        try:
+            record = record_at(log, physical_offset)
+        except CorruptRecord as error:
+            start = record_over(log, physical_offset)
+            if start is None:
+                raise
+            reason = f"no record begins here: it is inside the one at physical offset {start}"
+            raise CorruptRecord(error.path, error.position, reason) from None
         if record.state != STATE_OK:
             raise lost_message(record)
         return record

@@ -6,6 +6,7 @@ What is wrong with a file is one error with the line or row, the column, and the
 from __future__ import annotations
 
 import base64
+import binascii
 import codecs
 import csv
 import json
@@ -30,6 +31,8 @@ _BAD = (ValueError, TypeError, OverflowError, pa.ArrowException, TubeStoreError)
 #: How files begin that have another format than their names.
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _CELL_CHARACTERS = 1 << 30
+#: So much of a value that cannot be used is in its error.
+_SHOWN = 40
 
 
 def read_tables(path: str, kind: FileFormat, check: Check = lambda _: None) -> Iterator[pa.Table]:
@@ -226,7 +229,16 @@ def _text_of(value: Any) -> str:
 
 
 def _body_of(value: Any) -> bytes:
-    return base64.b64decode(_text_of(value), validate=True)
+    try:
+        return base64.b64decode(_text_of(value), validate=True)
+    except binascii.Error:
+        raise ValueError(
+            f"{_shown(value)} is not base64, which bodies have in JSON and CSV"
+        ) from None
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
 
 
 def _pairs_of(value: Any) -> list[tuple[str, str]]:

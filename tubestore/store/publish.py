@@ -250,8 +250,8 @@ def _check_staged(vfs: Vfs, root: str, job_id: str, files: list[StagedFile]) -> 
         for name, size in file.files:
             if sizes.get(name) != size:
                 there = f"has {sizes[name]} bytes" if name in sizes else "is missing"
-                text = f"job {job_id!r}: {join(directory, name)} {there}, {size} were staged"
-                raise InvalidMessage(text)
+                path = join(directory, name)
+                raise InvalidMessage(f"job {job_id!r}: {path} {there}, and {size} were staged")
 
 
 def _place(

@@ -365,6 +365,7 @@ def test_arrow_and_parquet_hold_the_same_rows(
         (["convert", "STORE", "STORE/new"], 3, "lies in the store that it is made of"),
         (["query", "STORE", "-t", "LogA", "-k", "nope"], 1, ""),
         (["cq", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),
+        (["cq", "STORE", "-t", "LgA"], 1, "did you mean 'LogA'? there are: LogA"),
         (["cq", "STORE", "-t", "LogA", "-q", "99"], 1, "no queue 99 of topic 'LogA'; there are: 0"),
         (["cq", "STORE", "-q", "99"], 1, "no queue 99 of any topic; there are: LogA/0"),
         (["info", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),

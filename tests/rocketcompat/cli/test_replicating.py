@@ -76,6 +76,15 @@ def test_follow_copies_a_master_and_goes_on_and_promote_makes_it_a_store(
     assert command("recover", root).code == 0
 
 
+def test_options_are_refused_before_the_master_is_asked(tmp_path: Path, command: Command) -> None:
+    wrong = ("-o", "mappedFileSizeCommitLog=abc")
+    for mistake in (wrong, ("-o", "bogus=1"), ("--tls-cert", "x")):
+        refused = command("follow", "127.0.0.1:1", tmp_path / "m", *mistake)
+        assert refused.code == 2
+        assert refused.err.count("\n") == 1
+        assert "role" not in refused.err
+
+
 def test_a_sync_master_is_refused_without_the_option(tmp_path: Path, command: Command) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=a\nbrokerRole=SYNC_MASTER\n")

@@ -50,8 +50,16 @@ def test_a_message_is_found_by_its_id(opened: DefaultMessageStore) -> None:
         opened.look_message_by_id("x" * 32)
     with pytest.raises(OffsetOutOfRange):
         opened.look_message_by_id("F" * 32)
-    with pytest.raises(CorruptRecord):
-        opened.look_message(message.physical_offset + 1)
+
+
+def test_an_offset_inside_a_record_is_refused_with_the_records_own(
+    opened: DefaultMessageStore,
+) -> None:
+    message = opened.get_message("T", 1, 3).messages[0]
+    place = message.physical_offset
+    for inside in (place + 1, place + message.size - 1):
+        with pytest.raises(CorruptRecord, match=f"inside the one at physical offset {place}$"):
+            opened.look_message(inside)
 
 
 def test_a_filter_on_properties_counts_as_one_on_tags(opened: DefaultMessageStore) -> None:

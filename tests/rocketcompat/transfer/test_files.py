@@ -32,7 +32,7 @@ def test_a_file_written_by_hand_needs_a_topic_only(command: Command, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"topic":"T","body":"?"}', "line 1"),
+        ('{"topic":"T","body":"?"}', "line 1: body: '?' is not base64"),
         ('{"body":""}', "topic"),
         ("not json", "line 1"),
         (f'{{"topic":"T","body":"","flag":1{"0" * 5000}}}', "line 1: column 31: a number of 5001"),

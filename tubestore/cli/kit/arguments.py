@@ -64,7 +64,7 @@ def check_topic(root: str, topic: str | None, store_id: int | None = None) -> No
     """
     there = _topics_of(root)
     if topic is not None and there and topic not in there:
-        raise NotThere(f"topic {topic!r} in this store", sorted(there))
+        raise NotThere(f"topic {topic!r} in this store", sorted(there), topic)
     if store_id is not None:
         shards = [key for key in _shards_in(root) if topic in (None, key[0])]
         if shards and store_id not in {number for _, number in shards}:

@@ -49,10 +49,19 @@ _USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
 
 
 class NotThere(Exception):
-    """What an option names is not in the store; the text lists what there is."""
+    """What an option names is not in the store; the text lists what there is.
 
-    def __init__(self, what: str, names: Iterable[str]) -> None:
-        super().__init__(f"no {what}; there are: {listed(list(names)) or 'none'}")
+    It begins with the name that is nearest to the `wanted` one.
+    """
+
+    def __init__(self, what: str, names: Iterable[str], wanted: str | None = None) -> None:
+        there, hint = list(names), ""
+        if wanted is not None:
+            import difflib
+
+            near = difflib.get_close_matches(wanted, there, 1)
+            hint = f" did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"no {what};{hint} there are: {listed(there) or 'none'}")
 
 
 class Leave(Exception):
