@@ -177,6 +177,15 @@ class Placed(NamedTuple):
         return self.index_start + ENTRY_SIZE * len(self.batch)
 
 
+def merged(batches: Sequence[Placed]) -> Placed:
+    """Return batches that follow each other as one."""
+    # As bytes: numpy joins structured arrays in the machine's byte order.
+    entries = np.concatenate([placed.batch.entries.view(np.uint8) for placed in batches])
+    data = np.concatenate([placed.batch.data for placed in batches])
+    batch = EncodedBatch(data, entries.view(INDEX_ENTRY.dtype), np.empty(0, np.int64))
+    return batches[0]._replace(batch=batch)
+
+
 def encode_columns(columns: RecordColumns) -> EncodedBatch:
     """Encode a batch, checksums included; its offsets are still relative."""
     count = len(columns)

@@ -10,7 +10,9 @@ Guards: everything is called under the shard's append lock. An `EncodedBatch` th
 out does not change any more.
 
 Messages that came one by one stay header and payload until a flush or a reader needs bytes. They
-are then joined and placed together, which makes one-by-one appends cheap.
+are then joined and placed together, which makes one-by-one appends cheap. A reader that comes after
+each message would leave a batch for each: small batches are merged, so that each one is at least
+twice as long as the one after it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ import numpy as np
 
 from tubestore.core.layout import Buffer
 from tubestore.record.layouts import INDEX_ENTRY
-from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, EncodedBatch, Placed, join_records
+from tubestore.record.records import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    EncodedBatch,
+    Placed,
+    join_records,
+    merged,
+)
 
 
 class MsgMemStore:
@@ -94,7 +103,15 @@ class MsgMemStore:
 
     def batches(self) -> tuple[Placed, ...]:
         """Return all messages in order, encoded."""
-        self._join()
+        if self.parts:
+            self._join()
+            batches, size = self._batches, len(self._batches[-1].batch.data)
+            first = len(batches) - 1
+            while first and len(batches[first - 1].batch.data) < 2 * size:
+                first -= 1
+                size += len(batches[first].batch.data)
+            if first < len(batches) - 1:
+                batches[first:] = [merged(batches[first:])]
         return tuple(self._batches)
 
     def _joined_end(self) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,28 @@ def test_rows_and_batches_give_the_bytes_of_one_batch(
         assert parts[-1].index_end == buffer.index_end
     assert (buffer.index_end, buffer.data_end) == (280 + taken * ENTRY_SIZE, 1000 + len(data))
     assert (buffer.count, buffer.size_bytes) == (taken, len(data))
+
+
+def test_a_reader_after_each_message_leaves_few_batches() -> None:
+    buffer, rows = MsgMemStore(280, 1000), make_rows(300)
+    for row in rows:
+        _add(buffer, row)
+        parts = buffer.batches()
+        buffer.check_invariants()
+    sizes = [len(part.batch.data) for part in parts]
+    assert len(sizes) <= 9
+    assert all(larger >= 2 * smaller for larger, smaller in pairwise(sizes))
+    assert b"".join(p.batch.data.tobytes() for p in parts) == encode_rows(
+        rows, 280, 1000
+    ).data.tobytes()
+
+
+def test_a_large_batch_is_not_copied_for_a_message_behind_it() -> None:
+    buffer = MsgMemStore(0, 0)
+    large = encode_columns(columns_of(make_rows(200)))
+    buffer.add_batch(large)
+    _add(buffer, make_row(b"a"))
+    assert buffer.batches()[0].batch is large
 
 
 def test_batches_that_were_handed_out_do_not_change() -> None:
