@@ -219,7 +219,10 @@ class StoreDirectory:
         self.vfs.replace_file(join(self._own, STORE_FILE), state_bytes(content))
 
     def next_id(self) -> int:
-        """Return a number that nothing in this store has had: ms since the epoch, or one more."""
+        """Return a number that no topic of this store has: ms since the epoch, or one more.
+
+        It is also above all ids of topics that were read: the clock may have gone back.
+        """
         self._last_id = max(self._last_id + 1, self.clock.now_ms())
         return self._last_id
 
@@ -230,7 +233,11 @@ class StoreDirectory:
     def read_topics(self) -> SavedTopics | None:
         """Return topics' settings as saved; None if there are none, NotAStore if they are bad."""
         read = self.vfs.read_file
-        return self._valid(TOPICS_FILE, lambda: read_topics(lambda name: read(self.path_of(name))))
+        saved = self._valid(TOPICS_FILE, lambda: read_topics(lambda name: read(self.path_of(name))))
+        if saved is not None:
+            ids = (options.id for options in saved.settings.values())
+            self._last_id = max(self._last_id, *ids, 0)
+        return saved
 
     def _valid(self, name: str, parsed: Callable[[], T]) -> T | None:
         try:

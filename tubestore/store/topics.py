@@ -168,8 +168,10 @@ class Topics:
         """Return a topic's settings, and what each of its shards has."""
         self._context.check_open()
         topic = shards_of(self.get(name))
-        there = [n for n in range(topic.options.stores) if self._opener.exists(name, n)]
-        shards = tuple(_described(topic.shard(store_id).view()) for store_id in there)
+        views = [topic.shard(n).view() for n in range(topic.options.stores) if topic.exists(n)]
+        # One that was read, and never written to, has no directory.
+        there = [v for v in views if v.index_end or self._opener.exists(name, v.store_id)]
+        shards = tuple(_described(view) for view in there)
         return TopicDescription(name, topic.options, shards)
 
     # -- creating and changing ---------------------------------------------------------------

@@ -56,9 +56,10 @@ def test_a_reader_after_each_message_leaves_few_batches() -> None:
     sizes = [len(part.batch.data) for part in parts]
     assert len(sizes) <= 9
     assert all(larger >= 2 * smaller for larger, smaller in pairwise(sizes))
-    assert b"".join(p.batch.data.tobytes() for p in parts) == encode_rows(
-        rows, 280, 1000
-    ).data.tobytes()
+    assert (
+        b"".join(p.batch.data.tobytes() for p in parts)
+        == encode_rows(rows, 280, 1000).data.tobytes()
+    )
 
 
 def test_a_large_batch_is_not_copied_for_a_message_behind_it() -> None:

@@ -244,6 +244,23 @@ def test_a_description_has_the_settings_and_a_row_a_shard(store: MessageStoreMan
     assert (first.data_files, first.index_files) == (1, 1)
 
 
+def test_a_description_has_a_shard_that_is_in_memory_only(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t", stores=3)
+    topic.append(b"12345", partition=20_000, durability="memory")
+    assert bodies(topic, 10_000) == []  # looked at, and without a message
+    found = [(s.store_id, s.messages, s.data_files) for s in store.describe_topic("t").shards]
+    assert found == [(2, 1, 0)]
+
+
+def test_a_topic_gets_an_id_of_its_own_when_the_clock_has_gone_back(memory_vfs: MemoryVfs) -> None:
+    with reopened(memory_vfs, clock=ManualClock(9_000)) as store:
+        ids = [store.create_topic(name).options.id for name in ("a", "b")]
+    for now in (9_000, 5_000):
+        with reopened(memory_vfs, clock=ManualClock(now)) as store:
+            ids.append(store.create_topic(f"made-at-{now}").options.id)
+    assert len(set(ids)) == 4
+
+
 # -- deleting --------------------------------------------------------------------------------
 
 
