@@ -36,13 +36,14 @@ from tubestore.errors import (
     UnknownTopic,
     documented,
 )
+from tubestore.groups.assigned import AssignedPartitions, Shard, shard_of
 from tubestore.groups.assignment import Partition
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.member import GroupMember
 from tubestore.groups.membership import TopicShape
 from tubestore.groups.outputs import Prepared, in_files, put_aside_row
 from tubestore.messages import Ack, BatchAck, Message, Polled, Removed
-from tubestore.options import ENTRY_SIZE, PARTITIONS_PER_STORE, Durability
+from tubestore.options import ENTRY_SIZE, Durability
 from tubestore.reading import positions as places
 from tubestore.reading.sources import Filter
 from tubestore.reading.view import ShardView
@@ -62,7 +63,6 @@ Start = Literal["earliest", "latest"]
 #: What happens where retention has passed a position.
 OnRemoved = Literal["earliest", "latest", "raise"]
 PartitionsCall = Callable[[list[Partition]], object]
-Key = tuple[str, int]
 
 
 class ConsumedStore(Protocol):
@@ -159,14 +159,13 @@ class Consumer:
         self._by_hand = by_hand
         self._lock = threading.RLock()
         self._waiting = threading.Condition(threading.Lock())
-        self._feeds: dict[Key, ShardFeed] = {}
+        self._assigned = AssignedPartitions(settings.wanted)
         #: Shards that may have something new, in the order of their turns.
-        self._ready: dict[Key, None] = {}
+        self._ready: dict[Shard, None] = {}
         #: Shards that were announced since.
-        self._announced: set[Key] = set()
+        self._announced: set[Shard] = set()
         #: Shards without any message, and when they are looked for again.
-        self._absent: set[Key] = set()
-        self._paused: dict[Partition, int] = {}
+        self._absent: set[Shard] = set()
         #: Of the partitions in the last answer: where it began, and where they go on behind it.
         self._begun: dict[Partition, int] = {}
         self._handed: dict[Partition, int] = {}
@@ -210,8 +209,7 @@ class Consumer:
     def assignment(self) -> list[Partition]:
         """The partitions that this consumer has: (topic, partition id), sorted."""
         with self._lock:
-            found = [(t, n) for (t, _), feed in self._feeds.items() for n in feed.partitions()]
-            return sorted([*found, *self._paused])
+            return self._assigned.partitions()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self.assignment)} partitions"
@@ -276,7 +274,7 @@ class Consumer:
         while self._ready and limit > 0 and max_bytes > 0:
             key = next(iter(self._ready))
             del self._ready[key]
-            feed = self._feeds.get(key)
+            feed = self._assigned.feed(key)
             if feed is None:
                 continue
             view = self._source.view(*key)
@@ -299,7 +297,7 @@ class Consumer:
         removed, self._removed = self._removed, []
         return Polled(batches, columns.schema, removed)
 
-    def _announce(self, key: Key) -> None:
+    def _announce(self, key: Shard) -> None:
         """Note that a shard may have something new; called by appending threads."""
         with self._waiting:
             self._announced.add(key)
@@ -488,13 +486,8 @@ class Consumer:
         return view.index_end if found is None else found.offset
 
     def _remove(self, partition: Partition) -> None:
-        key = partition[0], partition[1] // PARTITIONS_PER_STORE
-        feed = self._feeds.get(key)
-        if feed is not None:
-            feed.remove(partition[1])
-            if not len(feed):
-                del self._feeds[key]
-        for each in (self._paused, self._handed, self._begun, self._batch, self._processed):
+        self._assigned.remove(partition)
+        for each in (self._handed, self._begun, self._batch, self._processed):
             each.pop(partition, None)
 
     def _give_up(self, leaving: list[Partition]) -> None:
@@ -628,54 +621,38 @@ class Consumer:
             return self._begun[partition]
         if partition in self._processed:
             return self._processed[partition]
-        if partition in self._paused:
-            return self._paused[partition]
-        feed = self._feeds.get((partition[0], partition[1] // PARTITIONS_PER_STORE))
-        if feed is None or partition[1] not in feed:
-            return None
-        return feed.position(partition[1])
+        return self._assigned.position(partition)
 
     def positions(self) -> dict[Partition, int]:
         """Return from where each partition is read next."""
         with self._lock:
-            found = {
-                (topic, number): position
-                for (topic, _), feed in self._feeds.items()
-                for number, position in feed.positions().items()
-            }
-            return dict(sorted({**found, **self._paused}.items()))
+            return self._assigned.positions()
 
     def pause(self, partitions: Iterable[Partition] | None = None) -> None:
         """Leave partitions out of the polls, all by default; they stay with this member."""
         with self._lock:
             for partition in self._chosen(partitions):
-                key = partition[0], partition[1] // PARTITIONS_PER_STORE
-                if partition not in self._paused:
-                    position = self._feeds[key].remove(partition[1])
-                    assert position is not None
-                    self._paused[partition] = position
+                self._assigned.pause(partition)
 
     def resume(self, partitions: Iterable[Partition] | None = None) -> None:
         """Read paused partitions again, all by default."""
         with self._lock:
-            chosen = list(self._paused) if partitions is None else self._chosen(partitions)
-            for partition in chosen:
-                position = self._paused.pop(partition, None)
-                if position is not None:
-                    self._add(partition, position)
+            paused = list(self._assigned.paused)
+            for partition in paused if partitions is None else self._chosen(partitions):
+                self._note_ready(self._assigned.resume(partition))
 
     @property
     def paused(self) -> list[Partition]:
         """The partitions that are paused, sorted."""
         with self._lock:
-            return sorted(self._paused)
+            return sorted(self._assigned.paused)
 
     def _add(self, partition: Partition, position: int) -> None:
-        key = partition[0], partition[1] // PARTITIONS_PER_STORE
-        if key not in self._feeds:  # all others of its shard may have gone while it was paused
-            self._feeds[key] = ShardFeed(*key, self._settings.wanted)
-        self._feeds[key].add(partition[1], position)
-        self._ready[key] = None
+        self._note_ready(self._assigned.add(partition, position))
+
+    def _note_ready(self, shard: Shard | None) -> None:
+        if shard is not None:
+            self._ready[shard] = None
 
     def _chosen(self, partitions: Iterable[Partition] | None) -> list[Partition]:
         mine = self.assignment
@@ -711,7 +688,7 @@ class Consumer:
             self._check_open()
             wanted = {}
             for topic, number in self._chosen(partitions):
-                view = self._source.view(topic, number // PARTITIONS_PER_STORE)
+                view = self._source.view(*shard_of((topic, number)))
                 wanted[topic, number] = self._begin(view, number, at)
             self._go_to(wanted)
 
@@ -723,7 +700,7 @@ class Consumer:
             self._check_open()
             wanted, now = {}, self.positions()
             for topic, number in self._chosen(partitions):
-                view = self._source.view(topic, number // PARTITIONS_PER_STORE)
+                view = self._source.view(*shard_of((topic, number)))
                 at = now[topic, number]
                 if view is not None and count:
                     found = places.back(view.backwards(), number, view.index_start, at, count)
@@ -732,7 +709,7 @@ class Consumer:
             self._go_to(wanted)
 
     def _place(self, partition: Partition, to: int | str) -> int:
-        view = self._source.view(partition[0], partition[1] // PARTITIONS_PER_STORE)
+        view = self._source.view(*shard_of(partition))
         if to in ("first", "last"):
             if view is None:
                 return 0
@@ -750,10 +727,7 @@ class Consumer:
             for each in (self._handed, self._begun, self._batch):
                 each.pop(partition, None)
             self._processed[partition] = position
-            if partition in self._paused:
-                self._paused[partition] = position
-            else:
-                self._add(partition, position)
+            self._note_ready(self._assigned.move(partition, position))
 
     @documented
     def unread(self) -> dict[Partition, int]:
@@ -763,22 +737,7 @@ class Consumer:
         """
         with self._lock:
             self._check_open()
-            found: dict[Partition, int] = {}
-            keys = {*self._feeds, *((t, n // PARTITIONS_PER_STORE) for t, n in self._paused)}
-            for key in keys:
-                view = self._source.view(*key)
-                feed = self._feeds.get(key) or ShardFeed(*key)
-                if view is None:
-                    found |= {(key[0], number): 0 for number in feed.partitions()}
-                else:
-                    found |= {(key[0], n): count for n, count in feed.unread(view).items()}
-                waiting = ShardFeed(*key)
-                for (topic, number), position in self._paused.items():
-                    if (topic, number // PARTITIONS_PER_STORE) == key:
-                        waiting.add(number, position)
-                if view is not None:
-                    found |= {(key[0], n): count for n, count in waiting.unread(view).items()}
-            return dict(sorted(found.items()))
+            return self._assigned.unread(self._source.view)
 
     # -- life --------------------------------------------------------------------------------
 
