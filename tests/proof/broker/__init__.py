@@ -1,0 +1,1 @@
+"""The broker in the process: random groups, delayed messages, killed processes."""
