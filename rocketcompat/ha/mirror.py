@@ -43,8 +43,6 @@ from tubestore.clock import Clock
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     CorruptRecord,
-    DiskFull,
-    StorageError,
     StoreClosed,
     StoreFailed,
     TubeStoreError,
@@ -265,10 +263,8 @@ class Mirror:
                 self._follow(connection)
         except _Ended as ended:
             self._note_trouble(str(ended))
-        except (DiskFull, StorageError) as error:  # of the mirror's disk, not the connection
+        except OSError as error:  # of the mirror's disk, such as `DiskFull`
             self._note_trouble(str(error))
-        except OSError as error:
-            self._note_trouble(f"the connection failed: {error.strerror or error}")
         finally:
             self._socket = None
             connection.close()
@@ -297,6 +293,8 @@ class Mirror:
                 if self._status.state == "following":
                     self._set(up_to_date=True)
                 continue
+            except OSError as error:
+                raise _Ended(f"the connection failed: {error.strerror or error}") from error
             if not size:
                 if self._stop.is_set():
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.rocketcompat.ha.fake_master import FakeMaster, threads
 from tubestore.errors import NotAStore, StoreClosed, StoreFailed
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 SIZE = 4096
 CONFIG = MessageStoreConfig(
@@ -309,3 +311,25 @@ def test_a_master_that_cannot_be_reached_is_tried_again(tmp_path: Path) -> None:
         while mirror.status().trouble is None:
             assert mirror.failed is None
         assert "cannot connect: Connection refused" in str(mirror.status().trouble)
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite"])
+def test_a_disk_that_refuses_a_call_is_named_and_the_mirror_goes_on_when_it_has_recovered(
+    call: str, master: FakeMaster, source: DefaultMessageStore, tmp_path: Path
+) -> None:
+    disk = FaultyVfs(MemoryVfs())
+    disk.fail(call, error=errno.ENOSPC, path="/s/", forever=True)
+    end = put(source, 5)
+    waits = {"retry_seconds": 0.0, "slave_timeout": 0.0}
+    with Mirror("/s", "127.0.0.1", master.port, CONFIG, vfs=disk, **waits) as mirror:  # type: ignore[arg-type]
+        mirror.start()
+        master.accept()
+        master.send_log(source, 0)
+        while mirror.status().trouble is None:
+            assert mirror.failed is None
+        assert "/s/" in str(mirror.status().trouble)
+        assert "connection" not in str(mirror.status().trouble)
+        disk.heal()
+        while not mirror.wait_reached(end, 0.05):
+            begin = master.accept()
+            master.send_log(source, begin)
