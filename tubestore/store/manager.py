@@ -225,6 +225,7 @@ class MessageStoreManager:
         on_removed: Literal["earliest", "latest", "raise"] = "earliest",
         filter_items: Iterable[str] | None = None,
         columns: Sequence[str] | None = None,
+        verify: bool = False,
         auto_commit: bool = True,
         auto_commit_interval: float = 5.0,
         durability: Durability | None = None,
@@ -245,8 +246,8 @@ class MessageStoreManager:
         `on_removed`: where it goes on after retention has passed its position (`removed` of the
         answer has what is gone), or "raise" for OffsetOutOfRange. `strategy`: "sticky", "average",
         "circle", "consistent_hash", a mapping of members to their partitions by topic, or a
-        function; all members use the same. `durability`: what a commit survives; "memory" is
-        "page_cache" here.
+        function; all members use the same. `verify` as in `Topic.read`.
+        `durability`: what a commit survives; "memory" is "page_cache" here.
 
         A member that sends no heartbeat for `session_timeout` seconds, or does not poll for
         `max_poll_interval`, loses its partitions to the others, and then its commits raise
@@ -263,6 +264,7 @@ class MessageStoreManager:
             on_removed=on_removed,
             filter_items=filter_items,
             columns=columns,
+            verify=verify,
             auto_commit=auto_commit,
             auto_commit_seconds=auto_commit_interval,
             durability=durability,

@@ -208,9 +208,11 @@ class Topic:
 
         `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
         `end`: received at or after, received before. `verify` compares checksums, and entries with
-        records. An unreadable message is a row with a `state` other than "ok"; a store that was
-        opened with `on_damage="raise"` raises CorruptRecord instead. OffsetOutOfRange below the
-        first kept offset or beyond the end.
+        records; without it a flipped bit of a body is shown as sound. No read of a partition shows
+        that an entry of its messages names another one: `scan(verify=True)` and `check` do. An
+        unreadable message is a row with a `state` other than "ok"; a store that was opened with
+        `on_damage="raise"` raises CorruptRecord instead. OffsetOutOfRange below the first kept
+        offset or beyond the end.
 
         `zero_copy`: bodies are a `binary_view` column that shows sealed files where they are mapped
         and copies the others; it stays valid after close and when retention removes the file. The
@@ -346,7 +348,10 @@ class Topic:
         end: Time | None = None,
         verify: bool = False,
     ) -> Iterator[Message]:
-        """Go through a partition from `offset` to its end at the time of the call."""
+        """Go through a partition from `offset` to its end at the time of the call.
+
+        `verify` and all other arguments as `read`.
+        """
         view = self._shards.view_of(partition)
         chosen = self._columns(None, verify)
         wanted = make_filter(filter_items, start, end)
@@ -362,8 +367,11 @@ class Topic:
         filter_items: Iterable[str] | None = None,
         idle_timeout: float | None = None,
         poll_interval: float = 0.05,
+        verify: bool = False,
     ) -> Iterator[Message]:
         """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
+
+        `verify` as in `read`.
 
         Beside a writer in another process it checks every `poll_interval` seconds; an append of
         this process wakes it at once.
@@ -374,7 +382,7 @@ class Topic:
         checked_seconds("poll_interval", poll_interval)
         if idle_timeout is not None:
             checked_seconds("idle_timeout", idle_timeout)
-        return self._following(partition, position, items, idle_timeout, poll_interval)
+        return self._following(partition, position, items, idle_timeout, poll_interval, verify)
 
     def _following(
         self,
@@ -383,12 +391,13 @@ class Topic:
         items: list[str] | None,
         idle_timeout: float | None,
         poll_interval: float,
+        verify: bool,
     ) -> Iterator[Message]:
         shard = self._shards.shard(int(partition) // PARTITIONS_PER_STORE)
         clock = self._clock
         idle_since = clock.monotonic()
         while True:
-            page = self.read(partition, position, filter_items=items)
+            page = self.read(partition, position, filter_items=items, verify=verify)
             yield from page
             position = page.next_offset
             now = clock.monotonic()
@@ -421,7 +430,7 @@ class Topic:
 
         Sees what was there at the call, one moment for all shards. Use as a context manager, or
         read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
-        the arguments as `read`.
+        the arguments as `read`. With `verify` it compares the entries of all partitions.
         """
         check_limits(limit=limit, max_bytes=max_bytes)
         chosen = self._columns(columns, verify, zero_copy)

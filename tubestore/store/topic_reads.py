@@ -76,6 +76,7 @@ def checked_settings(
     on_removed: Any,
     filter_items: Iterable[str] | None,
     columns: Sequence[str] | None,
+    verify: bool,
     auto_commit: bool,
     auto_commit_seconds: float,
     durability: Durability | None,
@@ -93,7 +94,7 @@ def checked_settings(
         if call is not None and not callable(call):
             raise TypeError(f"{call!r} cannot be called")
     return Settings(
-        columns=chosen_columns(columns, strict=options.on_damage == "raise"),
+        columns=chosen_columns(columns, strict=options.on_damage == "raise", verify=bool(verify)),
         wanted=make_filter(filter_items, None, None),
         start=start,
         on_removed=on_removed,

@@ -21,8 +21,9 @@ from tubestore.errors import (
     InvalidMessage,
     OffsetOutOfRange,
 )
+from tubestore.offline.check import check
 from tubestore.reading import view as read_path
-from tubestore.record.layouts import DATA_HEADER
+from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import Topic, shards_of
@@ -469,3 +470,39 @@ def test_verify_compares_an_entry_with_its_record(field: str) -> None:
     strict = tubestore.open("/s", "r", vfs=vfs, on_damage="raise")
     with strict, pytest.raises(CorruptRecord, match="entry_differs"):
         strict["t"].read(0, verify=True)
+
+
+def test_a_scan_that_verifies_marks_a_message_with_an_entry_of_another_partition() -> None:
+    vfs = MemoryVfs(ManualClock(T0))
+    with tubestore.open("/s", vfs=vfs, clock=ManualClock(T0), background=False) as store:
+        topic = store.create_topic("t", partitions=4)
+        for n in range(3):
+            topic.append(b"message %d" % n, partition=n)
+    path = "/s/t-0/index/00000000000000000000.index"
+    file = vfs.open(path)
+    file.pwrite(b"\x01", ENTRY_SIZE + INDEX_ENTRY.slice("partition_id").stop - 2)
+    with tubestore.open("/s", "r", vfs=vfs) as reader:
+        topic = reader["t"]
+        assert [m.body for p in range(4) for m in topic.messages(p, verify=True)] == [
+            b"message 0",
+            b"message 2",
+        ]
+        states = [row for batch in topic.scan(verify=True) for row in batch["state"].to_pylist()]
+        assert states == ["ok", "entry_differs", "ok"]
+    found = {f.reason: (f.path, f.position) for f in check("/s", vfs=vfs)}
+    assert found["entry_differs"] == (path, ENTRY_SIZE)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_consumer_and_a_follower_compare_checksums_if_they_are_asked_to(verify: bool) -> None:
+    vfs = MemoryVfs(ManualClock(T0))
+    with tubestore.open("/s", vfs=vfs, clock=ManualClock(T0), background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"message")
+        file = vfs.open("/s/t-0/00000000000000000000.tube")
+        file.pwrite(b"?", file.size() - 1)
+        with store.consumer(None, "t", verify=verify) as consumer:
+            states = [m.state for m in consumer.poll()]
+        assert states == ["bad_checksum" if verify else "ok"]
+        followed = topic.follow(0, idle_timeout=0, verify=verify)
+        assert [m.state for m in followed] == states
