@@ -266,15 +266,10 @@ class Reconciler:
         self.data_offset = segment.end
 
     def _agreeing(self, *, own_offset: bool = False, fields: bool = True) -> Array:
-        """Return which entries agree with a record that is at its place."""
-        found = verify(
+        """Return which entries agree with their records."""
+        return verify(
             self.files, self._entries, self._entries_from, own_offset=own_offset, fields=fields
         )
-        for segment in self.files.data if self._misplaced else ():
-            if segment.start in self._misplaced:
-                offsets = self._entries["data_offset"].astype(np.int64)
-                found &= (offsets < segment.start) | (offsets >= segment.end)
-        return found
 
     def _find_elsewhere(self) -> None:
         """Find the entries that agree with their records in all but the offset."""

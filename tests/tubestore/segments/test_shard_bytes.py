@@ -28,7 +28,7 @@ from tests.support.tube import (
 from tubestore.offline.check import Reason
 from tubestore.offline.dump import dump
 from tubestore.options import StoreOptions
-from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.shard.reader import ShardReader
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -114,3 +114,25 @@ def test_files_of_records_that_carry_offsets_a_second_time_are_not_misplaced(
     assert shard.recovered.problems == []
     assert sound(shard) == [row.payload for row in ALIKE]
     assert memory_vfs.read_file(f"{HOME}/index/{0:020d}.index") == index
+
+
+@pytest.mark.parametrize("caches", [True, False])
+def test_damage_before_a_misplaced_file_ends_where_that_file_begins(
+    alike: MemoryVfs, caches: bool
+) -> None:
+    """It reached over the file, and at the end of the data all of it was cut."""
+    files = filled(alike, ".tube")
+    swap(alike, files[0], files[-1])
+    file = alike.open(files[-2])
+    file.pwrite(b"?", file.size() - 1)
+    if not caches:
+        remove_caches(alike)
+    kept = {path: alike.read_file(path) for path in files}
+    shard = open_shard(alike, HOME, **SMALL)
+    assert (shard.recovered.data_cut, shard.recovered.index_cut) == (0, 0)
+    (found,) = [d for d in shard.files.damages if not d.reason.startswith("the records of another")]
+    misplaced = int(files[-1][-len("00000000000000000000.tube") :].removesuffix(".tube"))
+    assert (found.start, found.end) == (misplaced - HEADER_SIZE - len(ALIKE[0].payload), misplaced)
+    assert [row["offset"] for row in scanned(shard.view())] == [28 * n for n in range(40)]
+    shard.close()
+    assert {path: alike.read_file(path) for path in files} == kept
