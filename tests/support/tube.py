@@ -99,9 +99,12 @@ def open_shard(
     background: Background | None = None,
     **options: Any,
 ) -> MessageStore:
-    """Open one shard for writing, with recovery."""
+    """Open one shard for writing, with recovery; its root has a directory for its state."""
     settings = StoreOptions(**options)
-    topic, _, store_id = directory.rpartition("/")[2].rpartition("-")
+    root, _, name = directory.rpartition("/")
+    topic, _, store_id = name.rpartition("-")
+    if not vfs.exists(f"{root}/.tubestore"):
+        vfs.make_directories(f"{root}/.tubestore")
     return MessageStore.open(
         MsgFileStore(vfs, directory, int(store_id), settings),
         topic=topic,

@@ -28,6 +28,7 @@ from os.path import basename
 
 from tubestore.core.paths import checked_root
 from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.errors import NotAStore
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
 from tubestore.offline.own_files import (
@@ -89,6 +90,8 @@ def check(
     root, vfs = checked_root(root), vfs or OsVfs()
     bounds = read_bounds(vfs, root)  # before the files, which a writer writes first
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
+    if not vfs.entries(root):
+        raise NotAStore(root, "there is no store in this directory: it is empty")
     yield from check_state(vfs, root, is_written or (lambda: False))
     yield from check_register(vfs, root)
     yield from check_directories(vfs, root, shards, topic, store_id)

@@ -50,7 +50,7 @@ from tubestore.segments.cache_formats import (
 )
 from tubestore.segments.checkpoint import Recorded, foreign
 from tubestore.segments.inspection import Reason
-from tubestore.segments.listing import ShardFiles, StoredFile
+from tubestore.segments.listing import ShardFiles, StoredFile, lost_state
 from tubestore.segments.lost_files import (
     hidden_entries,
     hidden_text,
@@ -65,6 +65,9 @@ from tubestore.staging.roll_forward import places_of
 
 def check_state(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Iterator[Finding]:
     """Check the files that a store cannot be opened without, and unfinished jobs."""
+    lost = lost_state(vfs, root)
+    if lost is not None:
+        yield Finding(lost.path, 0, Reason.MISSING_FILE, lost.reason)
     for name in (STORE_FILE, TOPICS_FILE, PUBLISHED_FILE, JOBS_FILE):
         path = join(root, OWN_DIRECTORY, name)
         trouble = trouble_of(vfs, path)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import OsVfs, Vfs
-from tubestore.errors import NotAStore
+from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import (
     COMMIT_LOG_DIRECTORY,
@@ -142,6 +142,22 @@ def is_shard(vfs: Vfs, path: str) -> bool:
     return any(
         name.endswith(DATA_SUFFIX) or name == OWN_DIRECTORY for name, _, _ in vfs.entries(path)
     )
+
+
+def lost_state(vfs: Vfs, root: str) -> CorruptRecord | None:
+    """Return what is wrong with a root that lacks its state; None if it has it, or never had any.
+
+    A copy of `ROOT/*` leaves the state out. The shards of such a root have state of our own;
+    those of a TubeMQ broker have none.
+    """
+    own = join(root, OWN_DIRECTORY)
+    if vfs.exists(own):
+        return None
+    for name, is_directory, _ in vfs.entries(root):
+        if is_directory and parse_store_key(name) and vfs.entries(join(root, name, OWN_DIRECTORY)):
+            text = "is missing: the settings of topics, the ids of published jobs, the positions of"
+            return CorruptRecord(own, 0, f"{text} groups and the journal were in it; put it back")
+    return None
 
 
 def list_shard(

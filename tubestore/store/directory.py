@@ -67,6 +67,7 @@ from tubestore.record.state_files import (
     shards_line,
     topics_log,
 )
+from tubestore.segments.listing import lost_state
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -94,6 +95,8 @@ class StoreDirectory:
         self._sync_once = GroupCommit(0)
         if vfs.exists(join(root, COMMIT_LOG_DIRECTORY)):
             raise NotAStore(root, "this is a RocketMQ store: use rocketcompat")
+        #: What to report of a root that lacks its state.
+        self.lost_state = lost_state(vfs, root)
         if mode == "w":
             self._prepare()
         elif not vfs.exists(root):

@@ -90,6 +90,9 @@ class Engine:
         self.loads = BulkLoads(context, self.opener, self.topics)
         if mode == "r":
             self.opener.look_for_damage()
+        if directory.lost_state is not None:
+            log.error("%s", directory.lost_state)
+            context.note_problem(directory.lost_state)
         context.state.closed = None
         _open_engines.add(self)
         if mode == "w":
