@@ -1,7 +1,7 @@
 """RocketMQ's records, byte for byte, and the constants of its store directory.
 
 Source of the formats: `CommitLog`, `ConsumeQueue`, `IndexFile`, `StoreCheckpoint`,
-`MessageDecoder`, `MessageSysFlag` of RocketMQ 4.9.8 and 5.3.3 (spec §1–§5). These
+`MessageDecoder`, `MessageSysFlag` of RocketMQ 4.9.8 and 5.3.3. These
 constants are what is on disk; they may not change. All numbers are signed and big-endian.
 
 A CommitLog record is a head (one of four, since a host takes 8 bytes for IPv4 and 20 for
@@ -29,7 +29,7 @@ BOLTMQ_MAGIC_BLANK = -875286108  # 0xCBD431A4
 MAGIC_PREFIX = b"\xda\xa3\x20"
 BODY_CRC_MASK = 0x7FFFFFFF
 
-# sysFlag (spec §1.3). The store sets the two host bits; the rest is the caller's.
+# sysFlag. The store sets the two host bits; the rest is the caller's.
 SYS_FLAG_COMPRESSED = 0x1
 SYS_FLAG_MULTI_TAGS = 0x2
 SYS_FLAG_TRANSACTION_MASK = 0xC
@@ -105,7 +105,7 @@ BLANK = Layout(
     ),
 )
 
-#: A message in the body of a batch (spec §1.11); length and text of its properties follow its body.
+#: A message in the body of a batch; length and text of its properties follow its body.
 BATCH_ITEM = Layout(
     "BatchItem",
     20,
@@ -127,7 +127,7 @@ CQ_UNIT = Layout(
         Field("tags_code", "i8", "Java hash of the tag (sign-extended), 0 without one."),
     ),
 )
-#: A unit of a queue's extension, without the bitmap that may follow it (spec §2.8).
+#: A unit of a queue's extension, without the bitmap that may follow it.
 CQ_EXT_UNIT = Layout(
     "CqExtUnit",
     20,
@@ -138,7 +138,7 @@ CQ_EXT_UNIT = Layout(
         Field("bitmap_size", "i2", "Bytes of the bitmap, which follows."),
     ),
 )
-#: A unit of a queue of inner batches (5.x, spec §2.9).
+#: A unit of a queue of inner batches (5.x).
 BATCH_CQ_UNIT = Layout(
     "BatchCqUnit",
     46,
@@ -234,14 +234,14 @@ MESSAGE_FIELD_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if colum
 #: The columns that the caller of a put may give; `tags`, `keys`, `delay_level` are not stored so.
 GIVEN_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_given)
 
-# Properties (spec §1.4).
+# Properties.
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
 PROPERTY_UNIQ_KEY = "UNIQ_KEY"
 KEY_SEPARATOR = " "
-#: The checksum of a whole record, at the very end of its properties (spec §1.5): the digits of
+#: The checksum of a whole record, at the very end of its properties: the digits of
 #: the number, the least significant first.
 PROPERTY_CRC = "__CRC32#"
 PROPERTY_CRC_DIGITS = 10
@@ -340,7 +340,7 @@ def offset_name(offset: int) -> str:
 def parse_offset_name(name: str) -> int | None:
     """Return the offset in a file's name, None if it is no such name.
 
-    Digits of any script are taken: Java formats in the locale of the JVM (spec §5.1).
+    Digits of any script are taken: Java formats in the locale of the JVM.
     """
     return int(name) if name.isdecimal() else None
 
@@ -380,7 +380,7 @@ def message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> str:
-    """Return the property string; versions differ in the separator at its end (spec §1.4).
+    """Return the property string; versions differ in the separator at its end.
 
     >>> encode_properties({"TAGS": "a", "KEYS": "k"}, trailing_separator=True)
     'TAGS\\x01a\\x02KEYS\\x01k\\x02'

@@ -245,13 +245,13 @@ class PutBatchResult(NamedTuple):
 
 
 def has_queue_unit(sys_flags: Any) -> Any:
-    """Return which records with these sysFlags (int or column) are in a queue (spec §1.10)."""
+    """Return which records with these sysFlags (int or column) are in a queue."""
     kind = sys_flags & SYS_FLAG_TRANSACTION_MASK
     return (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
 
 
 def has_index_items(sys_flags: Any) -> Any:
-    """True if records with these sysFlags are indexed: all but rollbacks (spec §1.10)."""
+    """True if records with these sysFlags are indexed: all but rollbacks."""
     return (sys_flags & SYS_FLAG_TRANSACTION_MASK) != TRANSACTION_ROLLBACK
 
 

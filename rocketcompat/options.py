@@ -298,18 +298,18 @@ class MessageStoreConfig:
 
     @property
     def consume_queue_file_size(self) -> int:
-        """Bytes of a queue's file: what is configured, rounded up to whole units (spec §2.1)."""
+        """Bytes of a queue's file: what is configured, rounded up to whole units."""
         units = -(-self.mapped_file_size_consume_queue // CQ_UNIT.size)
         return units * CQ_UNIT.size
 
     @property
     def trailing_property_separator(self) -> bool:
-        """True if a property string ends with its separator (spec §1.4)."""
+        """True if a property string ends with its separator."""
         return self.compat == "5.3.3"
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours of the day, local time, in which expired files are deleted (spec §9)."""
+        """The hours of the day, local time, in which expired files are deleted."""
         parts = [part.strip() for part in self.delete_when.split(";") if part.strip()]
         if not all(part.isdecimal() and int(part) < 24 for part in parts):
             raise InvalidMessage(
@@ -319,7 +319,7 @@ class MessageStoreConfig:
 
     @property
     def space_ratio(self) -> int:
-        """Percent of the disk above which expired files go at any hour; 10 … 95 (spec §9)."""
+        """Percent of the disk above which expired files go at any hour; 10 … 95."""
         return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @property

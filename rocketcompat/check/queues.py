@@ -93,7 +93,7 @@ def check_kinds(directory: StoreDirectory) -> Iterator[Finding]:
 def check_extensions(
     directory: StoreDirectory, queue: ComparedQueue | QueueView
 ) -> Iterator[Finding]:
-    """Check that units with an address as their tag lead to a unit of the extension (spec §2.8)."""
+    """Check that units with an address as their tag lead to a unit of the extension."""
     path = directory.path(CONSUME_QUEUE_EXT_DIRECTORY, queue.topic, str(queue.queue_id))
     bad: dict[int, tuple[int, int]] = {}
     for places, codes in queue.addresses():

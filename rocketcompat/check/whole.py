@@ -107,7 +107,7 @@ def check_jobs(directory: StoreDirectory) -> Iterator[Finding]:
 
 
 def check_files(directory: StoreDirectory) -> Iterator[Finding]:
-    """Check names and lengths of the log's and the queues' files (spec §5.5)."""
+    """Check names and lengths of the log's and the queues' files."""
     config = directory.config
     known = ProgressFile(directory.vfs, directory.root).read()
     closed = known[0] if known and not directory.vfs.exists(directory.path(ABORT_FILE)) else None
@@ -149,7 +149,7 @@ def check_config(directory: StoreDirectory) -> Iterator[Finding]:
 def check_checkpoint(
     directory: StoreDirectory, end: ScannedEnd, last_timestamp: int
 ) -> Iterator[Finding]:
-    """Check that the checkpoint has 4096 bytes (spec §4.1) and no time behind the log's end."""
+    """Check that the checkpoint has 4096 bytes and no time behind the log's end."""
     path = directory.path(CHECKPOINT_FILE)
     try:
         size = len(directory.vfs.read_file(path))

@@ -129,7 +129,7 @@ def _joined_queues(batches: Sequence[DispatchBatch]) -> tuple[list[QueueKey], An
 
 
 def _tags_codes(records: RecordColumns, delays: Sequence[int]) -> Int64s:
-    """Hashes of the tags; of a scheduled message the time of its delivery (spec §1.9)."""
+    """Hashes of the tags; of a scheduled message the time of its delivery."""
     codes = records.tags_codes()
     if SCHEDULE_TOPIC not in records.topic_names:
         return codes

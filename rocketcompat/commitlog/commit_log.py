@@ -413,7 +413,7 @@ class CommitLog:
         return last, last.file_from_offset + wrote
 
     def _roll(self) -> MappedFile:
-        """Close the last file with a blank and create the next (spec §1.6, §1.7)."""
+        """Close the last file with a blank and create the next."""
         self._close_last()
         if self._pool is not None and not self._pool.available:
             # The new file would be written directly, before what is in the buffers: a kill

@@ -1,7 +1,7 @@
 """A new CommitLog from records that are complete but for their place: for copies and imports.
 
 Queue offsets, times and everything else of a record stay; only its physical offset is written
-anew, and the checksum of the whole record where it has one (spec §1.5). Files are filled by the
+anew, and the checksum of the whole record where it has one. Files are filled by the
 +8 rule and closed by a blank, as a broker does it. One thread.
 """
 

@@ -207,7 +207,7 @@ def goes_on(log: LogView, position: int, end: int, checks: Checks) -> bool:
 def is_left_over(log: LogView, start: int, end: int, found: int, limit: int) -> bool:
     """True if the records from `found` on were cut off by an earlier recovery of a broker.
 
-    It only moves its end back and leaves the bytes (oracle-rocketmq 2.1), so behind what was
+    It only moves its end back and leaves the bytes, so behind what was
     appended since are older records: store times rise along the log, and all of those times are
     below that of the last record of [start, end).
     """
@@ -255,7 +255,7 @@ def last_time(log: LogView, end: int) -> int:
 
 
 def unmarked_start(log: LogView, *, clean_exit: bool, least_time: int) -> int:
-    """Return where the verification of a log without marks begins (spec §8.2).
+    """Return where the verification of a log without marks begins.
 
     As RocketMQ's recovery: at the third-last file after a clean stop; after a crash at the
     newest file with a first record that was stored at `least_time` (ms) or before, up to which

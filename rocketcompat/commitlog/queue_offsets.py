@@ -1,4 +1,4 @@
-"""The next queue offset of every queue: RocketMQ's topic-queue table (spec §0, §1.6).
+"""The next queue offset of every queue: RocketMQ's topic-queue table.
 
 Guards: none; the caller holds the log's put lock.
 """

@@ -23,7 +23,7 @@ class Refusals:
         self._directory = directory
         #: Why nothing is taken any more, None while all is well.
         self.failed: StoreFailed | None = None
-        #: Why nothing is taken for the moment: the disk is too full (spec §9). Cleared again.
+        #: Why nothing is taken for the moment: the disk is too full. Cleared again.
         self.too_full: TubeStoreError | None = None
         #: Why the last write failed, if it was for want of room; None once one has succeeded.
         self.no_room: DiskFull | None = None

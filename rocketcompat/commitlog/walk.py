@@ -231,7 +231,7 @@ def scan(
 
     Stops behind the first piece with a fault, at the end of what is written, and never reads
     behind `end`. The last piece's `end` is where the chain ends; it moves on into the next
-    file only if that exists (spec §8.1, trap 10). `own` and `record_crc` are those of
+    file only if that exists. `own` and `record_crc` are those of
     `verify.first_fault`.
     """
     position, window = start, bytes_max

@@ -1,4 +1,4 @@
-"""A broker's `config/*.json`, read and written in the form of RocketMQ's files (spec §4.4).
+"""A broker's `config/*.json`, read and written in the form of RocketMQ's files.
 
 They are fastjson's: one tab a level, bean fields in alphabetical order, nulls left out, and maps
 with numbers as keys on one line with the keys bare, which is not JSON. RocketMQ reads what is

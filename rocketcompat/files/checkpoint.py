@@ -1,6 +1,6 @@
 """The checkpoint: store times up to which each structure is on stable storage.
 
-RocketMQ's `StoreCheckpoint` (spec §4.1): 4096 bytes, five numbers, the rest zero. After a crash a
+RocketMQ's `StoreCheckpoint`: 4096 bytes, five numbers, the rest zero. After a crash a
 broker chooses by it where its recovery begins. So a time may be set only after everything up to it
 was synced (trap 19). 0 is always safe: a broker then reads everything.
 

@@ -1,7 +1,7 @@
 """The content of a broker's `config/*.json`, its source, and what is wrong with it, for display.
 
 A broker keeps the previous content in `<name>.bak`. It reads that when the file is missing, empty
-or broken (spec §4.4), and so does this. `broker_config.py` has the form, and writes.
+or broken, and so does this. `broker_config.py` has the form, and writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as RocketMQ does (§4.2).
+"""The one writer of a RocketMQ root: `fcntl.lockf` on byte 0 of `lock`, as RocketMQ does.
 
 Such a lock belongs to the process and is released with the first descriptor of the file that the
 process closes. So a registry refuses a second opening in the same process before it touches the

@@ -2,7 +2,7 @@
 
 RocketMQ maps its files; here they are written by position (D10). A sparse file that is mapped and
 read ahead fills memory with zero pages, and a sync through a map holds the interpreter lock.
-RocketMQ's way is an option (`mmap_file.py`). The positions have RocketMQ's names (spec §5.2).
+RocketMQ's way is an option (`mmap_file.py`). The positions have RocketMQ's names.
 
 Always true:
 - `flushed_position <= wrote_position <= file_size`; what is below `wrote_position` may be
@@ -162,7 +162,7 @@ class MappedFile:
         """Drop everything from `position` on: zero it and go back; returns the bytes zeroed.
 
         It is zeroed and not truncated, since readers may have mapped the file. It is never left as
-        it is: a later recovery would take stale bytes for good ones (spec §5.7).
+        it is: a later recovery would take stale bytes for good ones.
         """
         zeroed = self.zero_behind(position)
         self.wrote_position = position

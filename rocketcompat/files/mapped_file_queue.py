@@ -53,7 +53,7 @@ def listed(rows: Callable[[], Iterable[tuple[int, str, int]]], file_size: int) -
 
 
 class MappedFileQueue:
-    """RocketMQ's `MappedFileQueue`: files by start offset (spec §5)."""
+    """RocketMQ's `MappedFileQueue`: files by start offset."""
 
     def __init__(
         self, vfs: Vfs, directory: str, file_size: int, *, writable: bool = True,
@@ -63,7 +63,7 @@ class MappedFileQueue:
         #: `directories` has all.
         self.directory, self.writable_directories = directory, (directory, *more)
         self.directories = (directory, *more, *read_only)
-        #: Directories that are so full that new files go elsewhere, while there is one (spec §5.9).
+        #: Directories that are so full that new files go elsewhere, while there is one.
         self.full_directories: frozenset[str] = frozenset()
         self.file_size = file_size
         self._vfs, self._writable = vfs, writable
@@ -154,7 +154,7 @@ class MappedFileQueue:
 
     @property
     def dirty_pages(self) -> int:
-        """Borders of pages between what is on stable storage and the end (spec §6)."""
+        """Borders of pages between what is on stable storage and the end."""
         return self.max_offset // PAGE - self.flushed_where // PAGE
 
     @property
@@ -275,7 +275,7 @@ class MappedFileQueue:
         return file
 
     def last_or_create(self, offset: int = 0) -> MappedFile:
-        """Return the last file if it has room, else a new one behind it (spec §5.3).
+        """Return the last file if it has room, else a new one behind it.
 
         The first file of an empty queue is the one that holds `offset`.
         """

@@ -33,7 +33,7 @@ _UNFINISHED = encode_unfinished()
 
 
 class WarmUp(NamedTuple):
-    """How new files are touched before they are used (`warmMapedFileEnable`, spec §5.3)."""
+    """How new files are touched before they are used (`warmMapedFileEnable`)."""
 
     #: After so many pages what was touched is synced; None for never.
     sync_pages: int | None

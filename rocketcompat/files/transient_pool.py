@@ -1,4 +1,4 @@
-"""Buffers in memory for the log's files: RocketMQ's `TransientStorePool` (spec §5.4).
+"""Buffers in memory for the log's files: RocketMQ's `TransientStorePool`.
 
 With the pool a put is acknowledged when its record is in a buffer. The buffers are copied to the
 page cache ("committed") every 200 ms, in few large writes, and synced later. What is not committed

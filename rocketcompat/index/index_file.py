@@ -1,6 +1,6 @@
 """One file of the key index: a header, a hash table of slots, and items chained by slot.
 
-RocketMQ's `IndexFile`, byte for byte (spec §3). Item numbers begin at 1, and `index_count`
+RocketMQ's `IndexFile`, byte for byte. Item numbers begin at 1, and `index_count`
 is the number of the next free one, so a file holds `geometry.items - 1` items.
 
     0    INDEX_HEADER (40 bytes)
@@ -75,7 +75,7 @@ class IndexFile:
         """Make an empty file, sparse; `end_of_last` is (physical offset, time) of the one before.
 
         RocketMQ writes these two into the new header as begin and end, and measures the first
-        item's time difference from them (spec §3.4); so does this.
+        item's time difference from them; so does this.
         """
         file = vfs.open(path, create=True)
         index = cls(file, geometry)
@@ -211,12 +211,12 @@ class IndexFile:
         return differences
 
     def is_time_matched(self, begin: int, end: int) -> bool:
-        """True if the file's time span overlaps the window (spec §3.2)."""
+        """True if the file's time span overlaps the window."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
     def select(self, key_hash: int, count_max: int, begin: int, end: int) -> list[int]:
-        """Return physical offsets of a key, newest first, at most `count_max` (spec §3.2).
+        """Return physical offsets of a key, newest first, at most `count_max`.
 
         Times are whole seconds after the first item's, as stored. A key is a hash: other
         keys may be among them. A chain that leads outside the items ends there.
@@ -245,7 +245,7 @@ class IndexFile:
         """Return physical offsets of all items of a hash that may lie in the window, newest first.
 
         Wider than `select`: items' times are truncated to the second, the first item's is
-        measured from another origin (spec §3.4), and times need not rise.
+        measured from another origin, and times need not rise.
         """
         with self._lock:
             number, header = self._slots.newest(key_hash), self.header

@@ -1,6 +1,6 @@
 """The files of the key index: which one is written, how they roll, and the search over them.
 
-RocketMQ's `IndexService` (spec §3.3–§3.5). File names are the local time of creation,
+RocketMQ's `IndexService`. File names are the local time of creation,
 `yyyyMMddHHmmssSSS`; a name is never below an earlier one, even when the clock is.
 
 Always true:
@@ -8,7 +8,7 @@ Always true:
 - items are in log order over all files; no message has items twice.
 
 The last is held over crashes, too. A crash leaves items that slots and header do not have yet, and
-perhaps half of a message's items. RocketMQ then indexes the last message once more (spec §3.3).
+perhaps half of a message's items. RocketMQ then indexes the last message once more.
 Here `cut` drops the items of a message that may be partial, and returns from where the log must be
 handed over again.
 
@@ -86,7 +86,7 @@ class IndexService:
     ) -> None:
         self._vfs, self._directory, self._geometry = vfs, directory, geometry
         self._clock, self._writable = clock, writable
-        #: Called with the end timestamp of a file that was left and synced (checkpoint, spec §3.4).
+        #: Called with the end timestamp of a file that was left and synced (checkpoint).
         self._on_roll = on_roll
         self._lock = threading.Lock()
         self._files: tuple[IndexFile, ...] = ()
@@ -111,7 +111,7 @@ class IndexService:
         """Take in the files as their headers describe them; pass by other files.
 
         A file of another geometry than configured cannot be used, and is in `problems`: RocketMQ
-        would grow and misread it (spec §3.4). `recover` builds it and the files behind it again. Of
+        would grow and misread it. `recover` builds it and the files behind it again. Of
         a file that only lost its end it builds what is missing; see `is_whole`.
         """
         self._whole, self._unusable, self.problems = None, [], []
@@ -326,7 +326,7 @@ class IndexService:
     def expire(self, log_minimum: int) -> int:
         """Delete the oldest files that have only records below a physical offset; never the last.
 
-        Returns how many were deleted, durably (spec §9).
+        Returns how many were deleted, durably.
         """
         count = 0
         with self._lock:
@@ -355,7 +355,7 @@ class IndexService:
     def select(
         self, topic: str, key: str, count_max: int, begin: int, end: int
     ) -> tuple[list[int], int, int]:
-        """Return (offsets newest first, last update's time, its offset), by spec §3.5.
+        """Return (offsets newest first, last update's time, its offset), as `IndexService` answers.
 
         The last two are the end of the last file; 0 if there is no file.
         """

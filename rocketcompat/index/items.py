@@ -1,6 +1,7 @@
 """The arithmetic of an index file: where its parts are, how items are chained.
 
-Pure functions over columns; touches no file. The rules are spec §3.2, for many keys at once.
+Pure functions over columns; touches no file. The rules are those of RocketMQ's
+`IndexFile`, for many keys at once.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Chains:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return an item's hash of a key: the hash of `topic#key`, made positive (spec §3.2).
+    """Return an item's hash of a key: the hash of `topic#key`, made positive.
 
     >>> hex(key_hash("TopicTest", "U1"))
     '0x29e3fe'
@@ -141,7 +142,7 @@ def link_chains(slot_table: Int32s, slots: Int64s, first_number: int) -> Chains:
 
 
 def time_differences(store_timestamps: Int64s, begin_timestamp: int) -> Int32s:
-    """Return whole seconds since `begin_timestamp`, as an item holds them (spec §3.2)."""
+    """Return whole seconds since `begin_timestamp`, as an item holds them."""
     if begin_timestamp <= 0:
         return np.zeros(len(store_timestamps), np.int32)
     seconds = np.maximum(store_timestamps - begin_timestamp, 0) // 1000

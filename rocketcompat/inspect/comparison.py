@@ -264,7 +264,7 @@ def _compared(there: Units, wanted: Units, keep_tags: bool) -> Any:
     """Return the state of each unit of the log.
 
     The unit of a scheduled message holds the time of its delivery, and one of a queue with an
-    extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
+    extension an address: these are not in the log, and taken as they are.
     """
     same = there["physical_offset"] == wanted["physical_offset"]
     equal = there["tags_code"] == wanted["tags_code"]

@@ -251,7 +251,7 @@ class QueueViews:
         places, computed = offsets - found.low, computed.copy()
         there = units[places]
         # The unit of a scheduled message holds the time of its delivery, and one of a queue with an
-        # extension an address (spec §1.9, §2.8): these are not in the log, and taken as they are.
+        # extension an address: these are not in the log, and taken as they are.
         kept = is_address(there["tags_code"]) | (key[0] == SCHEDULE_TOPIC)
         kept &= there["physical_offset"] == computed["physical_offset"]
         kept &= states[places] != "missing"

@@ -1,4 +1,4 @@
-"""A queue of inner batches: 5.x's `BatchConsumeQueue` (spec §2.9).
+"""A queue of inner batches: 5.x's `BatchConsumeQueue`.
 
 A unit of 46 bytes has the place of a record, the queue offset of its first message and the number
 of its messages. Units follow each other without a gap, so a message is found by a binary search.
@@ -195,7 +195,7 @@ class BatchConsumeQueue:
 
     @property
     def dirty_pages(self) -> int:
-        """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        """Borders of 4 KiB pages between what is on stable storage and the end."""
         return self._files.dirty_pages
 
     def flush(self) -> bool:

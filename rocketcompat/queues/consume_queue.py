@@ -1,13 +1,13 @@
 """One queue of a topic: its units, 20 bytes each, in files of one size.
 
-RocketMQ's `ConsumeQueue` (spec §2). Unit n of a queue is at byte n × 20 of its files. It has the
+RocketMQ's `ConsumeQueue`. Unit n of a queue is at byte n × 20 of its files. It has the
 place of the n-th message: physical offset, size, tag hash. A queue with a first unit other than 0
-begins in the file of that unit, with fill units before it (spec §2.2).
+begins in the file of that unit, with fill units before it.
 
 Differences from RocketMQ: a unit is written to the place of its record's queue offset, never to the
 present end of the queue, so handing over a record twice changes nothing. The end is found by the
 content of the files, not by a guess. What is behind a cut is zeroed, so stale units cannot come
-back (oracle-rocketmq 2.1, R2).
+back.
 
 Always true:
 - every unit below `max_offset` is in its file; above it everything is zero;
@@ -96,7 +96,7 @@ class ConsumeQueue:
     def min_offset(self) -> int:
         """The first queue offset with a record at or above the log's minimum; max without one.
 
-        As 5.3.3; 4.9.8 keeps an old value for a queue that has expired (oracle 2.14).
+        As 5.3.3; 4.9.8 keeps an old value for a queue that has expired.
         """
         floor = self._log_minimum.value
         if self._min_for != floor:
@@ -353,7 +353,7 @@ class ConsumeQueue:
             self._min_for = -1
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Delete the oldest files with all records below a physical offset (§2.7).
+        """Delete the oldest files with all records below a physical offset.
 
         Never the last file. Returns how many went, durably.
         """
@@ -367,7 +367,7 @@ class ConsumeQueue:
 
     @property
     def dirty_pages(self) -> int:
-        """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        """Borders of 4 KiB pages between what is on stable storage and the end."""
         return self._files.dirty_pages
 
     def flush(self) -> bool:

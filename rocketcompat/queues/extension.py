@@ -1,4 +1,4 @@
-"""The extension of a queue: tag hash, store time and a filter's bitmap of its messages (spec §2.8).
+"""The extension of a queue: tag hash, store time and a filter's bitmap of its messages.
 
 With `enableConsumeQueueExt` a unit's tag field holds the address of a unit here, and that one the
 hash. Units follow each other and never cross a file's end. If a unit does not fit with 4 bytes to

@@ -42,7 +42,7 @@ from tubestore.core.layout import Buffer, Layout
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
-#: A file of RocksDB's; it keeps queues in the same directory in another format (spec §2.10).
+#: A file of RocksDB's; it keeps queues in the same directory in another format.
 _ROCKSDB_FILE = "CURRENT"
 #: Recovery reads this many units at first, then twice as many each time.
 _RECOVER_UNITS = 1024
@@ -310,7 +310,7 @@ class QueueFiles:
         self.end, self.tail = end, None
 
     def delete_expired(self, log_minimum: int) -> int:
-        """Delete the oldest files with all records below a physical offset (§2.7).
+        """Delete the oldest files with all records below a physical offset.
 
         Never the last file. Returns how many went, durably.
         """
@@ -327,7 +327,7 @@ class QueueFiles:
 
     @property
     def dirty_pages(self) -> int:
-        """Borders of 4 KiB pages between what is on stable storage and the end (spec §6)."""
+        """Borders of 4 KiB pages between what is on stable storage and the end."""
         tail = self.tail
         if tail is not None and tail.file_from_offset == 0:  # the only file: asked of all queues
             return tail.wrote_position // PAGE - tail.flushed_position // PAGE

@@ -1,6 +1,6 @@
 """All queues of a store, made on demand; the dispatcher feeds them, pulls read them.
 
-RocketMQ's `consumeQueueTable` (spec §0, §2.1), one table for each kind of queues: ordinary ones,
+RocketMQ's `consumeQueueTable`, one table for each kind of queues: ordinary ones,
 and those of the topics of batches (`record/batches.py`). Loading reads directory names only: a
 queue opens its files when it is first touched, so ten thousand idle queues cost their names.
 
@@ -105,7 +105,7 @@ class QueueTable(ABC, Generic[Q]):
         return len(self._queues)
 
     def max_offsets(self) -> dict[QueueKey, int]:
-        """Return every queue's next offset (the commit log's topic-queue table, spec §8.1)."""
+        """Return every queue's next offset (the commit log's topic-queue table)."""
         return {key: queue.max_offset for key, queue in list(self._queues.items())}
 
     def correct_min_offset(self, physical_offset: int, end: int | None = None) -> None:
@@ -118,7 +118,7 @@ class QueueTable(ABC, Generic[Q]):
     def expire(self, log_minimum: int) -> int:
         """Delete files that only have records below a physical offset; returns how many.
 
-        It also sets where the log begins. A queue keeps its last file for ever (spec §2.7).
+        It also sets where the log begins. A queue keeps its last file for ever.
         """
         self.correct_min_offset(log_minimum)
         return sum(queue.delete_expired(log_minimum) for queue in list(self._queues.values()))

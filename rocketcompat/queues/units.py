@@ -1,7 +1,7 @@
 """Units of queues as columns, of both kinds: made from records, read from files.
 
-A unit is a physical offset, a size and a tag hash, 20 bytes (spec §2.1). One of an inner batch has
-46: the queue offset of its first message and their number, too (spec §2.9).
+A unit is a physical offset, a size and a tag hash, 20 bytes. One of an inner batch has
+46: the queue offset of its first message and their number, too.
 """
 
 from __future__ import annotations

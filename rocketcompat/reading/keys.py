@@ -1,9 +1,9 @@
-"""Reads by key: `queryMessage` (spec §3.5), and one record by its physical offset (§12).
+"""Reads by key: `queryMessage`, and one record by its physical offset.
 
 Functions over the parts of a store; nothing here writes, all of it is thread-safe.
 
 Difference from RocketMQ: `query_message` compares the key's text, and a message is in the answer
-once. RocketMQ answers by hash and leaves the rest to the client (spec §3.2); with `by_hash=True`
+once. RocketMQ answers by hash and leaves the rest to the client; with `by_hash=True`
 this does so, too. A walk by hash ends at a negative time, and behind the first item before the
 window. A walk that compares the text goes on, since each record proves itself: a damaged time, or
 times from before a clock was set back, hide no other message.
@@ -41,7 +41,7 @@ def query_message(
 
     At most `max_msgs_num_batch` (64) are returned, as in RocketMQ. With `by_hash` the answer is
     RocketMQ's: other keys of the same hash, a message once for each of its keys that match, times
-    to the second (spec §3.2, §3.5). Without it a damaged record to which the key's hash leads is in
+    to the second. Without it a damaged record to which the key's hash leads is in
     the answer's `problems`: what its key was cannot be known.
     """
     end = _FOREVER if end is None else end
@@ -96,5 +96,5 @@ def _query_by_hash(
 
 
 def look_message_by_offset(store: StoreParts, physical_offset: int) -> MessageRecord | None:
-    """Return the sound record that starts at a physical offset; None if there is none (§12)."""
+    """Return the sound record that starts at a physical offset; None if there is none."""
     return read_record(store.commit_log, physical_offset)

@@ -1,4 +1,4 @@
-"""Reads by queue offset: `getMessage` (spec §11).
+"""Reads by queue offset: `getMessage`.
 
 Functions over the parts of a store (`StoreParts`), so that a live store, a directory and a test use
 the same code. They write nothing and are thread-safe.
@@ -8,7 +8,7 @@ or 256 KiB (8 or 64 KiB where the log is older than the page cache). So a pull t
 fewer messages than asked for is normal: go on at `next_begin_offset`.
 
 Differences from RocketMQ:
-- a unit without its record skips that unit, not the rest of the log file (spec §11, step 4);
+- a unit without its record skips that unit, not the rest of the log file;
 - a record is verified when it is read; a damaged one is in the answer, with its state, and so is
   one of another queue, which RocketMQ gives to the consumer.
 """
@@ -28,7 +28,7 @@ from rocketcompat.reading.parts import Found, StoreParts
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord
 
-#: Units that one pull reads, unless more messages are asked for: 16,000 bytes (spec §11).
+#: Units that one pull reads, unless more messages are asked for: 16,000 bytes.
 SCAN_UNITS = 16_000 // CQ_UNIT.size
 #: A filter on whole records.
 Where = Callable[[MessageRecord], bool]
@@ -49,7 +49,7 @@ def get_message(
     store: StoreParts, topic: str, queue_id: int, offset: int, max_count: int = 32,
     tags: str | None = None, *, where: Where | None = None, memory_bytes: int | None = None,
 ) -> GetMessageResult:  # fmt: skip
-    """Pull up to `max_count` messages of a queue from a queue offset on (spec §11).
+    """Pull up to `max_count` messages of a queue from a queue offset on.
 
     `tags` is "A || B"; None, "" or "*" match all. Only the tags' hashes are compared, as in
     RocketMQ: a subscriber to one tag may get another of the same hash. `where` is asked about each
@@ -168,7 +168,7 @@ class _Scan:
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """Return the hashes of the tags in "A || B"; None if all messages match (spec §11).
+    """Return the hashes of the tags in "A || B"; None if all messages match.
 
     >>> sorted(tag_codes("TagA||TagB"))
     [2598919, 2598920]

@@ -1,7 +1,7 @@
-"""The queue offset of a point in time: `getOffsetInQueueByTime` of both versions (§2.5).
+"""The queue offset of a point in time: `getOffsetInQueueByTime` of both versions.
 
 4.9 gives the nearest message, 5.1.1 and later a boundary. RocketMQ 4.9.8 first chooses a queue file
-by its modification time, which is not the order of writing (oracle 2.19), and may so answer a
+by its modification time, which is not the order of writing, and may so answer a
 message further away; here the store times decide alone.
 
 Pure; thread-safe.

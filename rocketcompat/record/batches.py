@@ -1,4 +1,4 @@
-"""Batches: several messages as columns, and as the one body that a producer sends (spec §1.11).
+"""Batches: several messages as columns, and as the one body that a producer sends.
 
 A store makes an ordinary record of each item; an *inner batch* stays one record with this body
 (5.x). Inner batches are for topics of batches, which have the attribute `queue.type` = BatchCQ in

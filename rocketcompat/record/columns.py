@@ -166,7 +166,7 @@ class RecordColumns:
         return values.take(pa.array(places, mask=places < 0))
 
     def tags_codes(self) -> Int64s:
-        """Return the Java hash of each row's tag in 64 bits, 0 without one (spec §1.9)."""
+        """Return the Java hash of each row's tag in 64 bits, 0 without one."""
         rows, starts, ends = self.property_values(PROPERTY_TAGS)
         codes = np.zeros(len(self), np.int64)
         if not len(rows):
@@ -196,7 +196,7 @@ class RecordColumns:
         return rows[order], starts[order], ends[order]
 
     def index_keys(self) -> tuple[Int64s, Any]:
-        """Return row and hash of each key of `key_places`, as the index has it (spec §3.2)."""
+        """Return row and hash of each key of `key_places`, as the index has it."""
         rows, starts, ends = self.key_places
         if not len(rows):
             return _NONE, _NONE.astype(np.int32)
@@ -370,7 +370,7 @@ def _powers_of_31(exponents: Any) -> Any:
 
 
 def _absolute(hashes: Any) -> Any:
-    """Return Java's abs of 32-bit hashes; that of the least int is 0 (spec §3.2)."""
+    """Return Java's abs of 32-bit hashes; that of the least int is 0."""
     signed = hashes.astype(np.uint32).view(np.int32).astype(np.int64)
     signed = np.abs(signed)
     signed[signed > 0x7FFFFFFF] = 0

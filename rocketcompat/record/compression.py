@@ -1,4 +1,4 @@
-"""Bodies that the producer compressed, unpacked for readers; the store never does (§1.3).
+"""Bodies that the producer compressed, unpacked for readers; the store never does.
 
 A record's sysFlag contains how its body was packed: zlib, or since 5.0 LZ4 (frames) or ZSTD. Pure
 functions; thread-safe.

@@ -1,4 +1,4 @@
-"""Messages with units in several queues: multi-dispatch, LMQ (spec §1.13).
+"""Messages with units in several queues: multi-dispatch, LMQ.
 
 A message names further queues in INNER_MULTI_DISPATCH; the store adds the offsets that it has
 there in INNER_MULTI_QUEUE_OFFSET, in the same order, and each of those queues gets a unit that

@@ -1,4 +1,4 @@
-"""Messages that are delivered later: put aside, taken back, sent back by a group (spec §14).
+"""Messages that are delivered later: put aside, taken back, sent back by a group.
 
 A delayed message is stored in the queue of its delay level, with its own topic and queue in two
 properties. A message that a group could not consume is put again: it is delayed by a level that
@@ -45,7 +45,7 @@ def delay_level_of(message: Message, pairs: dict[str, str], config: MessageStore
     try:
         level = int(given)
     except ValueError:
-        # RocketMQ would take the record for damaged (spec §1.8).
+        # RocketMQ would take the record for damaged.
         raise InvalidMessage(f"DELAY: {given!r} is not a level") from None
     return min(max(level, 0), len(config.delay_levels_ms))
 

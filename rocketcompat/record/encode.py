@@ -129,7 +129,7 @@ def fill_in(
 
     `times` is the store time: one for all rows, one for each row, or None to keep it. With `born`
     it is also the time when they were made. `has_crcs` is True if all records end in a checksum
-    (spec §1.5) and False if none does; with None each record is examined.
+    and False if none does; with None each record is examined.
     """
     starts = bounds[:-1]
     if sys_flags is None:
@@ -157,7 +157,7 @@ def rows_with_crcs(data: Any, bounds: Int64s) -> Int64s:
 
 
 def renew_crcs(data: Any, bounds: Int64s, rows: Int64s) -> None:
-    """Compute the checksums of records that end in one, and write them (spec §1.5)."""
+    """Compute the checksums of records that end in one, and write them."""
     if not len(rows):
         return
     ends = bounds[1:][rows]

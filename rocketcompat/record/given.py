@@ -260,7 +260,7 @@ def rows_alone(table: GivenMessages, config: MessageStoreConfig) -> list[int]:
 
 
 def inner_rows(table: GivenMessages, config: MessageStoreConfig) -> list[int]:
-    """Return the rows that are inner batches, where the flag has that meaning (spec §1.11)."""
+    """Return the rows that are inner batches, where the flag has that meaning."""
     if "sys_flag" not in table.columns:
         return []
     flags = numbers_of(table, "sys_flag", *range_of("sys_flag"))
@@ -304,7 +304,7 @@ def _has_in_properties(table: GivenMessages, name: str, *, regex: bool = False) 
 
 
 def _with_room_for_crcs(properties: Any) -> Any:
-    """Put the record's checksum, still 0, behind each property string (spec §1.5)."""
+    """Put the record's checksum, still 0, behind each property string."""
     separator, empty = (pa.scalar(text, pa.large_binary()) for text in (b"\x02", b""))
     ended = pc.or_(pc.ends_with(properties, PROPERTY_SEPARATOR), pc.equal(properties, empty))
     room = pa.scalar(property_crc_text(0), pa.large_binary())

@@ -153,7 +153,7 @@ def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -
 
 
 def _prepare_inner_batch(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
-    """Count the messages of a record (spec §1.11); refused as 5.3.3 refuses it."""
+    """Count the messages of a record; refused as 5.3.3 refuses it."""
     pairs = parse_properties(text)
     if not prepared.sys_flag & SYS_FLAG_INNER_BATCH:
         if PROPERTY_INNER_COUNT in pairs:
@@ -180,7 +180,7 @@ def add_base(prepared: Prepared, queue_offset: int, config: MessageStoreConfig) 
 
 
 def _prepare_copies(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
-    """Find the further queues that get a unit of a message (spec §1.13)."""
+    """Find the further queues that get a unit of a message."""
     pairs = parse_properties(text)
     if PROPERTY_MULTI_OFFSET in pairs and not config.enable_multi_dispatch:
         raise InvalidMessage(
@@ -220,7 +220,7 @@ def add_offsets(
 
 
 def check_sizes(body: int, size: int, config: MessageStoreConfig) -> None:
-    """Refuse what RocketMQ refuses (since 4.9.4), and what no file can hold (spec §1.6)."""
+    """Refuse what RocketMQ refuses (since 4.9.4), and what no file can hold."""
     if body > config.max_message_size:
         raise MessageTooLarge(body, config.max_message_size, "message body")
     if size > config.record_size_max:
@@ -233,7 +233,7 @@ def encode_topic(topic: str, size_max: int) -> tuple[int, bytes]:
 
     The length is one byte, two in a V2 record, which a topic above 127 bytes takes. A topic is
     refused above `size_max` bytes of UTF-8, since RocketMQ writes 128 bytes and more and cannot
-    read them again (oracle-rocketmq 2.2). It is also refused where it cannot be the name of the
+    read them again. It is also refused where it cannot be the name of the
     queue's directory.
     """
     if not isinstance(topic, str) or not topic:
@@ -252,7 +252,7 @@ def encode_topic(topic: str, size_max: int) -> tuple[int, bytes]:
 
 
 def with_room_for_crc(properties: bytes) -> bytes:
-    """Return a property string with the record's checksum behind it, still 0 (spec §1.5)."""
+    """Return a property string with the record's checksum behind it, still 0."""
     if properties and not properties.endswith(PROPERTY_SEPARATOR.encode()):
         properties += PROPERTY_SEPARATOR.encode()
     return properties + _NO_CRC

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rocketcompat.formats import KEY_SEPARATOR, PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 
-#: Messages that wait for their delivery, queue id = level - 1 (spec §14).
+#: Messages that wait for their delivery, queue id = level - 1.
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 PROPERTY_DELAY = "DELAY"
 PROPERTY_REAL_TOPIC = "REAL_TOPIC"
@@ -18,22 +18,22 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
-#: Queues that get units of other topics' messages (multi-dispatch, spec §1.13).
+#: Queues that get units of other topics' messages (multi-dispatch).
 LMQ_PREFIX = "%LMQ%"
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_MULTI_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 MULTI_DISPATCH_SEPARATOR = ","
 
-#: An inner batch: how many messages it has, and the queue offset of the first (spec §1.11).
+#: An inner batch: how many messages it has, and the queue offset of the first.
 PROPERTY_INNER_COUNT = "INNER_NUM"
 PROPERTY_INNER_BASE = "INNER_BASE"
 
-#: "false": the put does not wait for the sync of this message (spec §6).
+#: "false": the put does not wait for the sync of this message.
 PROPERTY_WAIT = "WAIT"
 
 
 def keys_of(properties: Mapping[str, str]) -> list[str]:
-    """Return the keys under which a message is indexed: UNIQ_KEY, then the parts of KEYS (§3.3).
+    """Return the keys under which a message is indexed: UNIQ_KEY, then the parts of KEYS.
 
     `RecordColumns.key_places` has the same keys of many records.
 

@@ -254,7 +254,7 @@ def _wrong_crc(data: Buffer, crcs: Any, starts: Int64s, ends: Int64s) -> int | N
 
 
 def _wrong_record_crc(raw: Any, data: Buffer, starts: Int64s, ends: Int64s) -> int | None:
-    """Return the first row that does not end in the checksum of the bytes before it (spec §1.5)."""
+    """Return the first row that does not end in the checksum of the bytes before it."""
     begins = ends - PROPERTY_CRC_SIZE
     found = gather(raw, begins, np.dtype(f"V{PROPERTY_CRC_SIZE}")).view(np.uint8)
     found = found.reshape(len(starts), PROPERTY_CRC_SIZE)
@@ -324,7 +324,7 @@ def fault_of_one(data: Buffer, position: int, prefix: Any, *, check_crc: bool) -
 
 
 def has_record_crc(data: Buffer, position: int, size: int) -> bool:
-    """True if a whole record ends in the checksum of the bytes before it (spec §1.5)."""
+    """True if a whole record ends in the checksum of the bytes before it."""
     view = memoryview(data)[position : position + size]
     covered = view[:-PROPERTY_CRC_SIZE]
     expected = property_crc_text(crc32(covered) & BODY_CRC_MASK)

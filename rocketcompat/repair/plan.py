@@ -100,7 +100,7 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
 
 
 def _plan_names(directory: StoreDirectory, plan: RepairPlan, path: str, file_size: int) -> None:
-    """Plan for names and files that may not be in a directory of files of one size (spec §5.5)."""
+    """Plan for names and files that may not be in a directory of files of one size."""
     rows = directory.vfs.entries(path)
     files = [name for name, is_directory, _ in rows
              if not is_directory and parse_offset_name(name) is not None]  # fmt: skip

@@ -4,7 +4,7 @@ They are in `<root>/tube/`, a tubestore root of its own. A shard's record has th
 its log record as message id, and ids ascend within a shard. Exactly-once needs nothing else. After
 a crash a shard keeps the messages that the log has, too. A replay compares what a shard has already
 with the log, and skips it: a foreign broker may have written over some of the records and left
-those behind them (oracle-rocketmq 2.1).
+those behind them.
 
 Batches are encoded once and written through (`page_cache`): a shard of this root never has
 messages in memory, so progress is where the last batch ended.

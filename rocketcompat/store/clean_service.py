@@ -1,6 +1,6 @@
 """Deletes what is too old, and refuses writes before the disk is full; RocketMQ's two cleaners.
 
-`CleanCommitLogService` and `CleanConsumeQueueService` (spec §9) in one thread: the first run after
+`CleanCommitLogService` and `CleanConsumeQueueService` in one thread: the first run after
 a minute, then every `clean_resource_interval`. What goes is decided by `cleaning.py`; the log's
 files go first, oldest first, then those of queues, index and shards that only know records below
 the log's new begin. A kill in between leaves older entries, which every reader passes by and the
@@ -67,7 +67,7 @@ class CleanService(ServiceThread):
         self.deleted: dict[str, int] = {"commit_log": 0} | {f.name: 0 for f in followers}
 
     def execute_manually(self, runs: int = MANUAL_RUNS) -> None:
-        """Let the next rounds delete expired files at any hour (spec §9)."""
+        """Let the next rounds delete expired files at any hour."""
         self._manual_runs = max(self._manual_runs, runs)
 
     def explain(self, *, manual: bool = False) -> list[FileVerdict]:

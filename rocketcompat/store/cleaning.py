@@ -1,4 +1,4 @@
-"""Which files of the CommitLog may go, and when: RocketMQ's rules as a plan (spec §9).
+"""Which files of the CommitLog may go, and when: RocketMQ's rules as a plan.
 
 Pure: facts about files, the disk and the clock go in, a verdict a file comes out. The service
 that acts on them is `clean_service.py`; `rocketcompat clean --explain` prints them.
@@ -85,7 +85,7 @@ def disk_used_percent(path: str) -> int:
 def least_used(
     directories: Sequence[str], disk_used: Callable[[str], int] = disk_used_percent
 ) -> tuple[int, dict[str, int]]:
-    """Return how full the least used disk of some directories is, and each one's (spec §9).
+    """Return how full the least used disk of some directories is, and each one's.
 
     Those that are missing count only when all are: UNKNOWN_USE.
     """

@@ -1,6 +1,6 @@
 """Brings files to stable storage in the background, and writes marks of how far they are.
 
-RocketMQ's flush services (spec §6) in one thread: `flush_due` has the rules. A background sync
+RocketMQ's flush services in one thread: `flush_due` has the rules. A background sync
 never delays a put.
 """
 
@@ -111,7 +111,7 @@ class FlushService(ServiceThread):
         return every / 1000
 
     def _set_checkpoint(self, timestamp: int, covered: int) -> None:
-        """Let a broker's recovery begin later, but only at what is synced everywhere (§4.1)."""
+        """Let a broker's recovery begin later, but only at what is synced everywhere."""
         checkpoint = self._checkpoint
         synced = {f.name: f.ends[1] for f in self._followers}
         if timestamp:
@@ -128,7 +128,7 @@ class FlushService(ServiceThread):
             self.works("checkpoint")
 
     def flush_due(self) -> None:
-        """Sync what is due now, by the intervals and least pages of the options (spec §6).
+        """Sync what is due now, by the intervals and least pages of the options.
 
         The log when enough pages of it are dirty, or after its thorough interval; a queue when
         enough of its own are; everything, with the marks, after the thorough interval of the
@@ -166,5 +166,5 @@ class FlushService(ServiceThread):
 
 
 def _is_due(done: int, end: int, least_pages: int) -> bool:
-    """True if enough pages are dirty between two offsets; with 0 if any are (spec §6)."""
+    """True if enough pages are dirty between two offsets; with 0 if any are."""
     return end > done and end // PAGE - done // PAGE >= least_pages

@@ -175,7 +175,7 @@ def open_to_write(parts: Parts) -> Opened:
 
 
 def _refuse_mixed_queues(parts: Parts) -> None:
-    """Raise NotAStore for a topic that has queues of both kinds, as RocketMQ does (spec §2.9)."""
+    """Raise NotAStore for a topic that has queues of both kinds, as RocketMQ does."""
     for topic in sorted(parts.config.batch_topics):
         if parts.vfs.entries(parts.path(CONSUME_QUEUE_DIRECTORY, topic)):
             ordinary = f"{CONSUME_QUEUE_DIRECTORY}/{topic}"

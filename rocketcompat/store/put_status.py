@@ -1,4 +1,4 @@
-"""What RocketMQ would have answered: the put status of a refusal (`PutMessageStatus`, spec §1.14).
+"""What RocketMQ would have answered: the put status of a refusal (`PutMessageStatus`).
 
 A refused put is an exception here; this is for callers that need RocketMQ's names.
 """

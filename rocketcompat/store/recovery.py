@@ -1,7 +1,7 @@
 """Opening for writing: find the log's end, bring every structure to it, hand over what is missing.
 
 Everything below the marks of `progress.py` is trusted. A store without marks is trusted as a
-RocketMQ broker trusts it (spec §8.2): up to the third-last file of the log after a clean stop, up
+RocketMQ broker trusts it: up to the third-last file of the log after a clean stop, up
 to the checkpoint's time after a crash. Shards are not trusted at all then: no broker writes them.
 From there on the log is followed record by record. The first bytes that are not a record are
 

@@ -1,4 +1,4 @@
-"""Delayed messages: put aside in SCHEDULE_TOPIC_XXXX, and delivered when they are due (spec §14).
+"""Delayed messages: put aside in SCHEDULE_TOPIC_XXXX, and delivered when they are due.
 
 A delayed message is stored in the queue of its delay level, with its own topic and queue in two
 properties. The queue's unit holds the time of delivery where others hold the tag's hash. The

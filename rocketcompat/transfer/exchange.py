@@ -260,7 +260,7 @@ def _property_texts(table: pa.Table, *, without_crc: bool) -> pa.Array:
 
 
 def _check_properties(properties: dict[str, str]) -> None:
-    """Refuse pairs that would be read as other pairs, or not at all (spec §1.4)."""
+    """Refuse pairs that would be read as other pairs, or not at all."""
     for name, value in properties.items():
         if not name or not value:
             what = "has no value" if name else "has no name"

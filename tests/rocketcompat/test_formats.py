@@ -1,4 +1,4 @@
-"""RocketMQ's constants, names and small encodings (spec §1–§5), and the options."""
+"""RocketMQ's constants, names and small encodings, and the options."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def parse_segment_name(name: str, suffix: str) -> int | None:
     """Return the start offset in a segment's name; None if it is not such a name.
 
     An offset that 8 bytes cannot hold is none. Any digits that Java's `Long.parseLong` takes
-    are taken: TubeMQ writes the digits of its locale (spec/oracle-tubemq.md 4.3).
+    are taken: TubeMQ writes the digits of its locale.
 
     >>> parse_segment_name("00000000000000000028.index", INDEX_SUFFIX)
     28

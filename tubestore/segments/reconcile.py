@@ -365,7 +365,7 @@ class Reconciler:
         """Give a whole record the entry that it should have.
 
         Its own index offset alone refutes nothing: TubeMQ 1.2.0 without caches writes -1 there,
-        and after a crash it gives the same offset twice (spec/oracle-tubemq.md 3 and 4.14).
+        and after a crash it gives the same offset twice.
         """
         asked, held = entry_of(header, self.data_offset), self._index_segment()
         if held is None:

@@ -145,7 +145,7 @@ def _trusted(files: MsgFileStore, checkpoint: Checkpoint | None) -> tuple[int, i
     entries = entries_in(before.read(at - ENTRY_SIZE, ENTRY_SIZE))
     # Entry and record must agree: of damage that has several entries only the first and the last
     # one contain where it begins and ends. TubeMQ 1.2.0 without caches writes entries at -1
-    # (spec/oracle-tubemq.md 3).
+    # .
     if not is_trusted(files, entries, at - ENTRY_SIZE):
         return files.index.start, files.data.start
     return at, int(entries["data_offset"][0]) + int(entries["data_size"][0])

@@ -223,7 +223,7 @@ def check_real(rows: Sequence[Row], book: Book, *, clean: bool = True) -> None:
     """Hold the rows of `dump` or `visit` against the book.
 
     What the call itself appended is not in it yet. When the real store had to recover, it has
-    indexed the last message once more (oracle-rocketmq 2.12), and answers it twice.
+    indexed the last message once more, and answers it twice.
     """
     (load,) = of_kind(rows, "load")
     assert load["result"], "the real store refused to load"

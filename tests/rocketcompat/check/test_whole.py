@@ -1,4 +1,4 @@
-"""check: what is wrong in a store's directory, and nothing else (spec §20)."""
+"""check: what is wrong in a store's directory, and nothing else."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_flipped_field_of_a_unit_is_found(store: Path) -> None:
 
 
 def test_an_empty_last_file_of_a_queue_is_found(store: Path) -> None:
-    """A real broker makes a unit of it (spec §8.3, R2)."""
+    """A real broker makes a unit of it."""
     first = min((store / "consumequeue").glob("*/0/*"))
     size = first.stat().st_size
     empty = first.with_name(f"{size:020d}")

@@ -135,7 +135,7 @@ def test_queues_and_units_are_as_a_recovery_leaves_them(
 def test_phantom_units_are_shown_as_surplus(
     golden: GoldenFactory, command: Command, version: str
 ) -> None:
-    """The real classes serve them as messages (R7, oracle 2.1)."""
+    """The real classes serve them as messages (R7)."""
     real = golden("rocketmq", version, "stale-units")
     units = command("cq", real.store, "--format", "jsonl").rows
     surplus = {
@@ -526,7 +526,7 @@ def test_recover_makes_no_store_of_a_directory_without_one(
 
 
 def test_expired_queues_begin_at_their_end(golden: GoldenFactory, command: Command) -> None:
-    """As 5.3.3; 4.9.8 keeps min 0 and answers OFFSET_FOUND_NULL (oracle 2.14)."""
+    """As 5.3.3; 4.9.8 keeps min 0 and answers OFFSET_FOUND_NULL."""
     real = golden("rocketmq", "5.3.3", "expired-most")
     rows = command("queues", real.store, "--format", "jsonl").rows
     assert rows == [

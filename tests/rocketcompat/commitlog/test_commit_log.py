@@ -1,4 +1,4 @@
-"""The CommitLog: places, rolling, group commit, full disks and failed syncs (spec §1.6, §6)."""
+"""The CommitLog: places, rolling, group commit, full disks and failed syncs."""
 
 from __future__ import annotations
 

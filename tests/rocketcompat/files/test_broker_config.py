@@ -1,4 +1,4 @@
-"""A broker's configuration files: fastjson's text, backups, what is not known (spec §4.4)."""
+"""A broker's configuration files: fastjson's text, backups, what is not known."""
 
 from __future__ import annotations
 

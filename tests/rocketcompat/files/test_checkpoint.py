@@ -1,4 +1,4 @@
-"""StoreCheckpoint: 4096 bytes, five numbers (spec §4.1)."""
+"""StoreCheckpoint: 4096 bytes, five numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log whose files lie in several directories, in turns (spec §5.9)."""
+"""A log whose files lie in several directories, in turns."""
 
 from __future__ import annotations
 

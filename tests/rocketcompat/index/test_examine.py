@@ -1,4 +1,4 @@
-"""Index files after a crash: which items are kept, and that a replay gives the bytes (spec §3)."""
+"""Index files after a crash: which items are kept, and that a replay gives the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IndexFile and IndexService: bytes, chains, rolling, search (spec §3)."""
+"""IndexFile and IndexService: bytes, chains, rolling, search."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_index_of_a_real_log_has_the_bytes_of_the_real_index(
 
 
 def test_the_sample_of_the_specification() -> None:
-    """Spec §3.6: 16 slots, 40 items, one message with UNIQ_KEY=U1 and KEYS="k1 k2"."""
+    """A file of 16 slots, 40 items, one message with UNIQ_KEY=U1 and KEYS="k1 k2"."""
     time = 0x1A1FCAED555
     keys = [(key_hash("TopicTest", key), 0, time) for key in ("U1", "k1", "k2")]
     service = service_of(vfs := MemoryVfs(), 16, 40)
@@ -147,7 +147,7 @@ def test_a_search_goes_over_files_and_stops_before_the_window() -> None:
     assert len(service.files) == 3
     everything = [100 * place for place in range(8, -1, -1)]
     assert service.select_hash(5, 64, 0, 1 << 60) == (everything, 1_080_000, 800)
-    # Item 3 is the first of its file: its time is measured from the file before (spec §3.4),
+    # Item 3 is the first of its file: its time is measured from the file before,
     # 10 s, but read from its own begin, so it counts as 10 s late.
     assert service.select_hash(5, 64, 1_040_000, 1_050_000)[0] == [500, 400, 300]
 

@@ -1,4 +1,4 @@
-"""Queues of inner batches: written, read, recovered; beside those of a real 5.3.3 (spec §2.9)."""
+"""Queues of inner batches: written, read, recovered; beside those of a real 5.3.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConsumeQueue and the table of all queues: places, gaps, offsets (spec §2)."""
+"""ConsumeQueue and the table of all queues: places, gaps, offsets."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_first_offset_follows_the_logs_minimum() -> None:
 
 
 def test_fill_units_are_never_the_first_offset() -> None:
-    """4.9.8 serves them as messages of 2 GiB (oracle 2.13)."""
+    """4.9.8 serves them as messages of 2 GiB."""
     queue = queue_of(MemoryVfs())
     put(queue, 12, 1)
     assert queue.min_offset == 12

@@ -1,4 +1,4 @@
-"""Extensions of queues: written, rebuilt, recovered, read (spec §2.8)."""
+"""Extensions of queues: written, rebuilt, recovered, read."""
 
 from __future__ import annotations
 

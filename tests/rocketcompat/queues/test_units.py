@@ -1,4 +1,4 @@
-"""Units of a queue: their bytes, and where they end after a close and after a crash (spec §2)."""
+"""Units of a queue: their bytes, and where they end after a close and after a crash."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_recovery_cuts_units_of_lost_records_and_zeroes_what_was_behind() -> Non
 
 
 def test_stale_units_behind_the_end_do_not_come_back() -> None:
-    """The real ones take them for good (oracle 2.1): their offsets fall, which ours must not."""
+    """The real ones take them for good: their offsets fall, which ours must not."""
     vfs = MemoryVfs()
     queue = queue_of(vfs)
     put(queue, 0, 6)

@@ -1,4 +1,4 @@
-"""getMessage and queryMessage against the real answers, and their limits (spec §11, §3.5)."""
+"""getMessage and queryMessage against the real answers, and their limits."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_first_message_is_returned_however_large() -> None:
 
 
 def test_a_record_that_the_log_has_no_more_is_skipped_alone() -> None:
-    """The real one skips everything up to the next log file (spec §11, step 4)."""
+    """The real one skips everything up to the next log file."""
     parts = small_store(*(Message("T", b"%d" % n) for n in range(4)))
     parts.commit_log.min_offset = parts.queues.find("T", 0).unit(2).physical_offset
     result = get_message(parts, "T", 0, 0, 1)

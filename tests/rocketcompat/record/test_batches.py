@@ -1,4 +1,4 @@
-"""Batches of one topic and queue: each message its own record, all of them or none (spec §1.11)."""
+"""Batches of one topic and queue: each message its own record, all of them or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records to bytes and back, one by one and in columns (spec §1.2–§1.8, §16)."""
+"""Records to bytes and back, one by one and in columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tubestore.core.java_hash import java_hash
 from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName, MessageTooLarge
 
 CONFIG = MessageStoreConfig()
-#: Spec §16: written by the real classes.
+#: Records that the real classes wrote.
 V4 = bytes.fromhex(
     "00000089daa320a73610a686000000010000000700000000000000000000000000000000000000000000018bcfe5"
     "68000a0102030000b26e000001a1fcaed555c0a8000900002a9f0000000200000000000000000000000568656c6c"

@@ -1,4 +1,4 @@
-"""Messages with units in several queues: put, dispatched, recovered (spec §1.13)."""
+"""Messages with units in several queues: put, dispatched, recovered."""
 
 from __future__ import annotations
 

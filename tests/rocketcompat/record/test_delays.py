@@ -1,4 +1,4 @@
-"""What a group could not consume: tried again with growing delays, then given up (spec §14)."""
+"""What a group could not consume: tried again with growing delays, then given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether bytes are records: checksums of bodies and of whole records (spec §1.5, §1.8)."""
+"""Whether bytes are records: checksums of bodies and of whole records."""
 
 from __future__ import annotations
 

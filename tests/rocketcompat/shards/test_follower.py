@@ -57,7 +57,7 @@ def shown(root: Path) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]
 def test_records_that_a_broker_replaced_in_the_middle_are_replaced_in_the_shards(
     replaced: range, tmp_path: Path
 ) -> None:
-    """What follows them is as it was: a broker leaves the bytes behind a cut (oracle 2.1)."""
+    """What follows them is as it was: a broker leaves the bytes behind a cut."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     offsets = fill(ours, [f"our {n:02d}" for n in range(60)])
     assert fill(theirs, [f"not {n:02d}" for n in range(60)]) == offsets

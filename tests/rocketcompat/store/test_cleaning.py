@@ -1,4 +1,4 @@
-"""Which files are deleted when, what follows them, and when messages are refused (spec §9)."""
+"""Which files are deleted when, what follows them, and when messages are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When what is synced: intervals, least pages, group commit (spec §6, rows FLS)."""
+"""When what is synced: intervals, least pages, group commit."""
 
 from __future__ import annotations
 

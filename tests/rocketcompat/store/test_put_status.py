@@ -1,4 +1,4 @@
-"""What is refused, and what RocketMQ would have answered (spec §1.6, §1.14)."""
+"""What is refused, and what RocketMQ would have answered."""
 
 from __future__ import annotations
 

@@ -939,7 +939,7 @@ def test_a_log_of_dledgers_entries_is_refused_by_name(bench: Bench) -> None:
     assert bench.vfs.tree() == before
 
 
-# -- stores without marks of ours: where a broker's recovery begins (spec §8.2) -----------------
+# -- stores without marks of ours: where a broker's recovery begins -----------------
 
 
 def log_files_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
@@ -1108,7 +1108,7 @@ def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None
 
 
 def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
-    """Oracle 2.1: the real one leaves them in the file, and finds them again after a crash."""
+    """A real broker leaves them in the file, and finds them again after a crash."""
     bench.open()
     places = bench.put(12)
     assert bench.store is not None
@@ -1204,7 +1204,7 @@ def test_a_queue_that_lost_a_file_is_whole_after_opening(
 
 
 def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
-    """A real broker makes a unit of it (spec §8.3, R2)."""
+    """A real broker makes a unit of it."""
     store = bench.open()
     bench.put(10)
     store.flush()
@@ -1220,7 +1220,7 @@ def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
 def test_a_record_behind_damage_is_left_over_if_it_is_older_than_the_last_one_before(
     bench: Bench, seconds: int, stays: bool
 ) -> None:
-    """What a broker's recovery has cut off it leaves in the file (oracle-rocketmq 2.1)."""
+    """What a broker's recovery has cut off it leaves in the file."""
     bench.clock.advance(10_000)
     with bench.open():
         first, cut, _ = bench.put(3)

@@ -1,4 +1,4 @@
-"""Delayed messages: put aside, delivered when due, by a clock that stands (spec §14)."""
+"""Delayed messages: put aside, delivered when due, by a clock that stands."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_it_is_delivered_when_it_is_due_and_not_before(
     assert (record.born_host, record.store_host) == ("[::1]:5", "10.0.0.7:6")
     assert (record.born_timestamp, record.reconsume_times) == (5, 2)
     assert record.store_timestamp == put.store_timestamp + 10_000
-    # As the real one leaves it on disk (oracle-rocketmq 2.9).
+    # As the real one leaves it on disk.
     assert record.properties == {
         "TAGS": "paid", "DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "2",
     }  # fmt: skip

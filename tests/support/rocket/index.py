@@ -21,7 +21,7 @@ Key = tuple[int, int, int]  # hash, physical offset, store time
 
 @dataclass
 class OneByOne:
-    """Spec §3.2 and §3.4 word by word: one key after the other, over files."""
+    """The rules of `IndexFile` and `IndexService`, one key after the other, over files."""
 
     slots: int
     items: int

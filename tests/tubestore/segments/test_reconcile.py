@@ -509,7 +509,7 @@ def test_a_wild_offset_in_the_first_record_of_the_last_file_is_no_trouble(
 def test_records_that_carry_offsets_a_second_time_are_not_cut_behind_damage(
     memory_vfs: MemoryVfs, damaged: int
 ) -> None:
-    """After a crash TubeMQ gives the offsets of unindexed records again (oracle-tubemq.md 4.14)."""
+    """After a crash TubeMQ gives the offsets of unindexed records again."""
     offsets = [*range(8), *range(5, 10)]
     rows = make_rows(len(offsets))
     data = b""
