@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rocketcompat.commitlog.ending import (
+    QueueOffsets,
     find_log_end,
     known_gaps,
     proof,
@@ -14,11 +15,22 @@ from rocketcompat.commitlog.misplaced import lost_files
 from rocketcompat.commitlog.walk import NOWHERE, Gaps
 from rocketcompat.files.checkpoint import StoreCheckpoint
 from rocketcompat.files.progress import Progress, ProgressFile
-from rocketcompat.formats import ABORT_FILE, CHECKPOINT_FILE
+from rocketcompat.formats import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CONSUME_QUEUE_DIRECTORY,
+    HOLDER_FILE,
+    LOCK_FILE,
+    OWN_DIRECTORY,
+)
+from rocketcompat.inspect.info import lock_holder
 from rocketcompat.queues.proof import proved_end
+from rocketcompat.queues.recovery import sound_pieces
+from rocketcompat.record.columns import decode_columns
 from rocketcompat.staging.pieces import LogRecords
 from rocketcompat.store.parts import Parts, lost_end, refuse_other_logs, refuse_shards
-from tubestore.errors import NotAStore
+from rocketcompat.store.structures import QUEUES
+from tubestore.errors import CorruptRecord, NotAStore
 
 
 def open_to_read(parts: Parts) -> None:
@@ -49,6 +61,48 @@ def _open(parts: Parts) -> None:
     parts.find_missing_index(known)
     if closed is not None:
         parts.find_missing_queues(closed)
+    elif not clean_exit:
+        _find_messages_without_units(parts, known)
+
+
+def _find_messages_without_units(parts: Parts, known: tuple[Progress, bool] | None) -> None:
+    """Put it into `problems` if the log has messages that a writer did not live to add to queues.
+
+    The log is read from the mark of the queues on. A writer that is at work adds them soon.
+    """
+    log, queues = parts.commit_log, parts.queues
+    if queues is None or _has_writer(parts):
+        return
+    mark = known[0].followers.get(QUEUES.name) if known is not None else None
+    if known is not None and mark is not None:
+        start = known[0].trusted(mark, same_boot=known[1])
+    else:
+        checkpoint = StoreCheckpoint(parts.vfs, parts.path(CHECKPOINT_FILE))
+        least = checkpoint.min_timestamp
+        start = unmarked_start(log.queue, clean_exit=False, least_time=least)
+    found = QueueOffsets(parts.config.batch_topics)
+    for piece in sound_pieces(log, max(start, log.min_offset), log.max_offset):
+        found.put_records(decode_columns(piece.data, piece.starts, piece.base))
+    lacking = {}
+    for (topic, queue_id), end in found.table.items():
+        queue = queues.find(topic, queue_id)
+        there = 0 if queue is None else queue.max_offset
+        if there < end:
+            lacking[topic, queue_id] = end - there
+    if lacking:
+        topic, queue_id = min(lacking)
+        parts.problems.append(CorruptRecord(
+            parts.path(CONSUME_QUEUE_DIRECTORY), 0,
+            f"{len(lacking)} queues, the first is {topic}/{queue_id}, lack the newest"
+            f" {sum(lacking.values())} messages, which the log has: the writer ended before it had"
+            " added them, and the next opening for writing adds them",
+        ))  # fmt: skip
+
+
+def _has_writer(parts: Parts) -> bool:
+    """True if a process is at work on the store, as far as that is known."""
+    note = parts.path(OWN_DIRECTORY, HOLDER_FILE)
+    return bool(parts.vfs.lock_holder(note)) or lock_holder(parts.path(LOCK_FILE)) is not None
 
 
 def refresh(parts: Parts) -> None:

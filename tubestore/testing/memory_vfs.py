@@ -373,8 +373,10 @@ class MemoryVfs:
             return MemoryLock(self, key, keys)
 
     def lock_holder(self, note: str) -> str:
-        """Return which process holds a lock: not known."""
-        return ""
+        """Return "this process" while a lock is held on the note's directory or the one above."""
+        directory = dirname(_key(note))
+        held = {key for key, _ in self._held}
+        return "this process" if held & {directory, dirname(directory)} else ""
 
     def file_system(self, directory: str) -> MemoryFileSystem:
         """Return the file system that holds a directory."""

@@ -1262,6 +1262,29 @@ def test_recovery_may_be_interrupted_at_every_write(bench: Bench) -> None:
         assert reopened(again) == expected
 
 
+def test_a_reader_reports_messages_that_a_killed_writer_did_not_add_to_queues(
+    bench: Bench,
+) -> None:
+    store = bench.open()
+    bench.put(3)
+    dispatcher_of(store).dispatch_pending()
+    bench.put(4, first=3)
+    with bench.open(mode="r") as reader:
+        assert reader.problems == []  # the writer is at work
+    bench.store = store
+    bench.kill()
+    with bench.open(mode="r") as reader:
+        (problem,) = reader.problems
+        assert isinstance(problem, CorruptRecord)
+        assert problem.path == f"{ROOT}/consumequeue"
+        assert "2 queues, the first is T0/0, lack the newest 4 messages" in str(problem)
+        assert reader.max_offset_in_queue("T0", 0) == 2
+    with bench.open() as store:
+        assert store.problems == []
+    with bench.open(mode="r") as reader:
+        assert reader.problems == []
+
+
 def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
     bench.open()
     bench.put(12)
