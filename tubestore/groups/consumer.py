@@ -164,6 +164,8 @@ class Consumer:
         self._ready: dict[Shard, None] = {}
         #: Shards that were announced since.
         self._announced: set[Shard] = set()
+        #: The calls that announce shards: the same one each time.
+        self._calls: dict[Shard, Callable[[], None]] = {}
         #: Shards without any message, and when they are looked for again.
         self._absent: set[Shard] = set()
         #: Of the partitions in the last answer: where it began, and where they go on behind it.
@@ -291,7 +293,7 @@ class Consumer:
             batches += view.batches_of(taken.rows, columns)
             limit -= taken.messages
             max_bytes -= taken.data_bytes
-            again = partial(self._announce, key)
+            again = self._calls.setdefault(key, partial(self._announce, key))
             if taken.more or not self._source.call_beyond(*key, view.index_end, again):
                 self._ready[key] = None
         removed, self._removed = self._removed, []

@@ -2,18 +2,33 @@
 
 A thread sleeps until the kernel reports a change in one of the watched directories, and makes the
 calls that were asked for. Where the system has no watches it makes them every `LOOK_SECONDS`.
+
+The store's own directory has what concerns many shards: the journal, and published jobs. After a
+change there the journal is read once, and only the calls for shards that it changes are made.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tubestore.core.vfs import Vfs, VfsWatch
+from tubestore.journal.root_journal import JournalPart
+from tubestore.shard.reader import ShardReader
 
+log = logging.getLogger(__name__)
 #: How often the callers look again where nothing reports a change.
 LOOK_SECONDS = 0.02
 _SLEEP_SECONDS = 3600.0
+
+
+class Seen(NamedTuple):
+    """The store's own directory: the last published job, and a shard's parts of the journal."""
+
+    finished: int
+    parts: Callable[[str], Sequence[JournalPart]]
 
 
 class FileWaiter:
@@ -22,9 +37,10 @@ class FileWaiter:
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
         self._lock = threading.Lock()
-        self._calls: dict[str, list[Callable[[], None]]] = {}
+        #: By directory; a call that is asked for twice is made once.
+        self._calls: dict[str, dict[Callable[[], None], None]] = {}
         #: Calls for directories that cannot be watched.
-        self._blind: list[Callable[[], None]] = []
+        self._blind: dict[Callable[[], None], None] = {}
         self._watch: VfsWatch | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -40,9 +56,9 @@ class FileWaiter:
                 self._begin()
             for directory in directories:
                 if self._watch is not None and self._watch.add(directory):
-                    self._calls.setdefault(directory, []).append(call)
+                    self._calls.setdefault(directory, {})[call] = None
                 else:
-                    self._blind.append(call)
+                    self._blind[call] = None
                     if self._watch is not None:
                         self._watch.interrupt()  # it may sleep for long
 
@@ -64,9 +80,9 @@ class FileWaiter:
             else:
                 changed = watch.wait(seconds)
             with self._lock:
-                calls, self._blind = self._blind, []
+                calls, self._blind = self._blind, {}
                 for directory in changed:
-                    calls += self._calls.pop(directory, ())
+                    calls |= self._calls.pop(directory, {})
             for call in calls:
                 call()
 
@@ -79,3 +95,58 @@ class FileWaiter:
             self._thread.join()
         if self._watch is not None:
             self._watch.close()
+
+
+class ReaderWaiter:
+    """Calls back when readers of shards may have more to show."""
+
+    def __init__(self, vfs: Vfs, own: str, see: Callable[[], Seen]) -> None:
+        """`own`: the store's own directory; `see` reads it, and may raise anything."""
+        self._files, self._own, self._see = FileWaiter(vfs), own, see
+        self._lock = threading.Lock()
+        #: Calls that wait for the journal or for jobs: a shard's name and its reader.
+        self._asked: dict[Callable[[], None], tuple[str, ShardReader]] = {}
+        self._finished: int | None = None
+
+    def call_once(
+        self, key: str, directory: str, shard: ShardReader, call: Callable[[], None]
+    ) -> None:
+        """Call when a shard's files or its part of the journal change, or a job is published.
+
+        The call may come more than once. The caller refreshes the reader after this.
+        """
+        with self._lock:
+            self._asked[call] = key, shard
+        self._files.call_once([self._own], self._look)
+        self._files.call_once([directory], call)
+
+    def _look(self) -> None:
+        """Make the calls for shards that the journal or a job changes; in the waiter's thread."""
+        with self._lock:
+            asked = dict(self._asked)
+        if not asked:
+            return
+        self._files.call_once([self._own], self._look)  # before it looks: else a change is lost
+        for call in self._changed(asked):
+            with self._lock:
+                self._asked.pop(call, None)
+            call()
+
+    def _changed(
+        self, asked: Mapping[Callable[[], None], tuple[str, ShardReader]]
+    ) -> list[Callable[[], None]]:
+        """Return the calls to be made; all of them after a job, and where it cannot be seen."""
+        try:
+            seen = self._see()
+            if seen.finished == self._finished:
+                return [
+                    call for call, (key, shard) in asked.items() if not shard.shows(seen.parts(key))
+                ]
+            self._finished = seen.finished
+        except Exception as error:  # the thread goes on, and the callers meet it
+            log.warning("waiting for a writer: %s", error)
+        return list(asked)
+
+    def close(self) -> None:
+        """End the thread; harmless when repeated."""
+        self._files.close()

@@ -128,6 +128,10 @@ class ShardReader:
             raise again(self._refusal)
         return self._view
 
+    def shows(self, parts: Sequence[JournalPart]) -> bool:
+        """Return whether it shows these parts of the journal, as the journal gives them."""
+        return parts is self._parts
+
     def wait_beyond(self, offset: int, timeout: float) -> None:
         """Wait `timeout` seconds: a process is not notified of another one's writes."""
         time.sleep(timeout)

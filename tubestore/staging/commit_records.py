@@ -255,6 +255,11 @@ class Horizon:
         self._finished = self._records.finished()
         self._limits: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
 
+    @property
+    def finished(self) -> int:
+        """The number of the last job that it shows."""
+        return self._finished
+
     def limits(self, topic: str, store_id: int) -> tuple[int, int] | None:
         """Return the index and data offsets at which what is hidden of a shard begins.
 

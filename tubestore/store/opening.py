@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -23,7 +23,7 @@ from tubestore.errors import StoreFailed, TubeStoreError, documented
 from tubestore.journal.journal_overlay import JournalOverlay
 from tubestore.journal.journalled import JournalledAppends
 from tubestore.journal.left_messages import LeftMessages
-from tubestore.journal.root_journal import read_journal
+from tubestore.journal.root_journal import JournalPart, read_journal
 from tubestore.record.names import DATA_SUFFIX, JOURNAL_FILE, store_key
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.message_store import MessageStore
@@ -147,6 +147,12 @@ class ShardOpener:
         horizon = self._horizons[topic] = Horizon(self.context.vfs, self.root)
         self._overlay.refresh()
         return horizon
+
+    def journal_now(self) -> tuple[int, Callable[[str], Sequence[JournalPart]]]:
+        """Read the last published job and the journal, and show neither: (number, parts)."""
+        with self.showing:
+            self._overlay.refresh()
+            return Horizon(self.context.vfs, self.root).finished, self._overlay.of
 
     # -- the journal -------------------------------------------------------------------------
 

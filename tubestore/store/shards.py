@@ -27,7 +27,7 @@ from tubestore.groups.directory import GroupDirectory, list_groups
 from tubestore.groups.member import GroupMember, finish_outputs
 from tubestore.groups.membership import TopicShape
 from tubestore.groups.outputs import decode_output
-from tubestore.groups.waiting import FileWaiter
+from tubestore.groups.waiting import ReaderWaiter, Seen
 from tubestore.reading.view import ShardView
 from tubestore.record import ingest
 from tubestore.record.names import (
@@ -57,7 +57,8 @@ class Shards:
         self._context, self._opener, self._topics = context, opener, topics
         self._book = book
         #: Waits for the writer's process; idle until a consumer waits.
-        self._waiter = FileWaiter(context.vfs)
+        own = join(context.root, OWN_DIRECTORY)
+        self._waiter = ReaderWaiter(context.vfs, own, lambda: Seen(*opener.journal_now()))
         self._groups: dict[str, GroupDirectory] = {}
 
     def written(self) -> Iterator[MessageStore]:
@@ -181,8 +182,8 @@ class Shards:
                 return shard.call_beyond(offset, call)
             files = join(context.root, store_key(topic, store_id))
             index = join(files, INDEX_DIRECTORY)
-            own = join(context.root, OWN_DIRECTORY)  # the journal, and jobs
-            self._waiter.call_once([own, index if context.vfs.exists(index) else files], call)
+            directory = index if context.vfs.exists(index) else files
+            self._waiter.call_once(store_key(topic, store_id), directory, shard, call)
             shards.refresh()
             return shard.view().index_end <= offset
         except (UnknownTopic, StoreClosed):

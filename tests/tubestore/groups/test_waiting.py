@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
-from tubestore.groups.waiting import FileWaiter
+import pytest
+
+import tubestore
+from tubestore.clock import ManualClock
+from tubestore.groups.waiting import FileWaiter, ReaderWaiter
+from tubestore.shard.reader import ShardReader
+from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
 
 
@@ -42,3 +49,88 @@ def test_a_waiter_that_was_never_asked_has_no_thread() -> None:
     waiter = FileWaiter(MemoryVfs())
     waiter.close()
     assert "tubestore-waiter" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_call_that_is_asked_for_twice_is_made_once() -> None:
+    vfs = MemoryVfs()
+    vfs.make_directories("/a")
+    waiter = FileWaiter(vfs)
+    called, other = threading.Semaphore(0), threading.Semaphore(0)
+    for _ in range(3):
+        waiter.call_once(["/a"], called.release)
+    waiter.call_once(["/a"], other.release)
+    vfs.replace_file("/a/x", b"")
+    assert other.acquire(timeout=60)
+    assert called.acquire(timeout=60)
+    assert not called.acquire(blocking=False)
+    waiter.close()
+
+
+def test_a_batch_in_the_journal_wakes_the_readers_of_its_shards_only(
+    memory_vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(30)]
+
+    def opened(mode: Any) -> tubestore.MessageStoreManager:
+        how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+        return tubestore.open("/store", mode, journal_shards_min=2, **how)
+
+    read: list[str] = []
+    refresh = ShardReader.refresh
+
+    def counting(self: ShardReader, horizon: Any = None) -> None:
+        read.append(self.topic)
+        refresh(self, horizon)
+
+    with opened("w") as store:
+        for name in names:
+            store.create_topic(name).append(b"first", durability="page_cache")
+        with opened("r") as reader, reader.consumer(None, names) as consumer:
+            first = consumer.poll()
+            assert len(first) == len(names)
+            for count in range(3):
+                # Empty polls: the first changes of the directory wake all of them once.
+                body = b"%d" % count
+                store.append_batch({"topic": ["t7", "t9"], "body": [body] * 2})
+                found = consumer.poll(timeout=60)
+                while len(found) < 2:
+                    found = consumer.poll(timeout=60)
+                assert [message.body for message in found] == [body] * 2
+                consumer.poll()
+                monkeypatch.setattr(ShardReader, "refresh", counting)
+            assert set(read) == {"t7", "t9"}
+
+
+def test_a_published_job_wakes_a_reader(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    with tubestore.open("/store", **how) as store:
+        store.create_topic("t").append(b"first", durability="page_cache")
+        with (
+            tubestore.open("/store", "r", **how) as reader,
+            reader.consumer(None, "t") as consumer,
+        ):
+            assert len(consumer.poll()) == 1
+            assert len(consumer.poll()) == 0
+            with StagedWriter("/store", "job", "0", vfs=memory_vfs) as writer:
+                writer.write({"topic": ["t"], "partition": [0], "body": [b"staged"]})
+                staged = writer.finish()
+            store.publish("job", staged)
+            found = consumer.poll(timeout=60)
+            assert [message.body for message in found] == [b"staged"]
+
+
+def test_what_cannot_be_seen_wakes_everyone_and_the_thread_goes_on(
+    memory_vfs: MemoryVfs,
+) -> None:
+    def see() -> Any:
+        raise OSError("no such disk")
+
+    memory_vfs.make_directories("/own")
+    waiter = ReaderWaiter(memory_vfs, "/own", see)
+    called = threading.Semaphore(0)
+    shard: Any = None
+    for number in range(2):
+        waiter.call_once("t-0", "/elsewhere", shard, called.release)
+        memory_vfs.replace_file(f"/own/{number}", b"")
+        assert called.acquire(timeout=60)
+    waiter.close()
