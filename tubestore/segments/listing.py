@@ -153,7 +153,11 @@ def lost_state(vfs: Vfs, root: str) -> CorruptRecord | None:
     own = join(root, OWN_DIRECTORY)
     if vfs.exists(own):
         return None
-    for name, is_directory, _ in vfs.entries(root):
+    try:
+        names = vfs.entries(root)
+    except NotADirectoryError:
+        return None  # it is refused
+    for name, is_directory, _ in names:
         if is_directory and parse_store_key(name) and vfs.entries(join(root, name, OWN_DIRECTORY)):
             text = "is missing: the settings of topics, the ids of published jobs, the positions of"
             return CorruptRecord(own, 0, f"{text} groups and the journal were in it; put it back")

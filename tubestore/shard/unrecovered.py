@@ -91,7 +91,10 @@ class Unrecovered:
             if checkpoint is not None:
                 at, data_at = checkpoint.index_end, checkpoint.data_end
             else:
-                at, data_at = (shard.index[-1].start if shard.index else 0), -1
+                # A file that was rolled just now is empty.
+                filled = [file for file in shard.index if file.size >= ENTRY_SIZE]
+                first = filled[-1:] or shard.index[:1]
+                at, data_at = (first[0].start if first else 0), -1
             for offset, entries in shard.entries(at):
                 bad = np.flatnonzero(~_agreeing(shard, offset, entries, data_at))
                 if len(bad):

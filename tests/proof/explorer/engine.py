@@ -300,6 +300,7 @@ def check_state(
     with what the store shows, and goes on to a clean close and another opening.
     """
     thorough = turn % THOROUGH == 0
+    early = _seen_by_a_reader(vfs, clock, book) if thorough else None
     store = open_store(vfs, clock)
     try:
         for topic, partitions in TOPICS.items():
@@ -309,6 +310,8 @@ def check_state(
         damaged: set[str] = set()
         found = read_shards(vfs, ROOT, book, damage_allowed=damage_allowed, damaged=damaged)
         check_history(found, book, promises, damage_allowed=damage_allowed)
+        if early is not None:
+            _check_early(*early, found, promises)
         reported = check_agrees(vfs, ROOT, store.problems, damaged)
         if damaged and reported == damaged:
             shown = read_all(store, book, verify=False)
@@ -321,6 +324,35 @@ def check_state(
             _check_reopened(store, vfs, clock, book, found, added)
     finally:
         engine_of(store).abandon("looked at")
+
+
+def _seen_by_a_reader(vfs: MemoryVfs, clock: ManualClock, book: Book) -> tuple[list[Found], bool]:
+    """Return what a reader shows before any writer, and whether it reports a problem."""
+    if not vfs.exists(ROOT):
+        return [], False
+    with tubestore.open(ROOT, "r", vfs=vfs, clock=clock, background=False) as reader:
+        rows = read_all(reader, book, verify=False)
+        return rows, bool(reader.problems)
+
+
+def _check_early(
+    shown: list[Found], reported: bool, found: list[Found], promises: Promises
+) -> None:
+    """An early reader passes no message of the level `fsync`, and reports where it ends.
+
+    `found` are the messages once a writer has recovered the shards.
+    """
+    safe = {p.id for p in promises.values() if p.level == "fsync"}
+    there = {f.id for f in shown if f.body is not None}
+    for lacking in (f for f in found if f.id in safe - there):
+        assert reported, f"an early reader lacks {lacking} without a word"
+        shard = lacking.topic, lacking.partition // 10_000
+        passed = [
+            f
+            for f in shown
+            if (f.topic, f.partition // 10_000) == shard and f.offset >= lacking.offset
+        ]
+        assert not passed, f"an early reader passes {lacking}: {passed[0]}"
 
 
 def _append_everywhere(store: tubestore.MessageStoreManager, vfs: MemoryVfs) -> list[bytes]:

@@ -137,6 +137,23 @@ def test_a_record_without_an_entry_at_the_end_is_reported_by_a_reader(left: Memo
     assert problem.path == DATA
 
 
+def test_a_record_without_an_entry_is_reported_behind_a_full_index_file() -> None:
+    vfs = MemoryVfs()
+    size = {"index_segment_size_bytes": 5 * ENTRY_SIZE, "background": False}
+    store = tubestore.open("/s", vfs=vfs, clock=ManualClock(), **size)
+    topic = store.create_topic("t")
+    for number in range(6):
+        topic.append(b"%d" % number, durability="fsync")
+    engine_of(store).abandon("killed")
+    vfs.open(f"/s/t-0/index/{5 * ENTRY_SIZE:020d}.index").truncate(0)
+    vfs.release_locks()
+    vfs.reboot()
+    with opened(vfs, "r") as reader:
+        assert bodies(reader) == [b"%d" % n for n in range(5)]
+        (problem,) = reader.problems
+    assert problem.path == DATA
+
+
 def test_without_a_reboot_nothing_is_compared(left: MemoryVfs) -> None:
     file = left.open(INDEX)
     file.truncate(7 * ENTRY_SIZE)
