@@ -37,6 +37,7 @@ REASONS = {
     "checkpoint_ahead": "The checkpoint names messages that are not in the log.",
     "ext_missing": "A unit points to an extension that is not there: its filter matches nothing.",
     "shard_surplus": "A shard has a record that the log does not have there.",
+    "shard_only": "Records that are damaged in the log are whole in their shard, by its checksums.",
     "shard_missing": "Records of the log are not in their shard.",
     "shards_closed": "The shards do not open: what they hold was not compared with the log.",
     "half_published": "A job is recorded and not finished: a real broker must wait for `recover`.",

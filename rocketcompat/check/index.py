@@ -13,6 +13,7 @@ from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import ABORT_FILE, INDEX_DIRECTORY, INDEX_ITEM
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, link_chains
+from rocketcompat.inspect.decode import decode_record
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.inspect.log_units import ScannedEnd
@@ -26,6 +27,8 @@ HELD_KEYS_MAX = 1 << 18
 #: Items of a file that are compared together, and of which the chains are followed together.
 PIECE_ITEMS = 1 << 16
 CHAINED_ITEMS = 1 << 17
+#: So many messages of a damaged part are named.
+_NAMED_MAX = 5
 _STRAY = ("item_surplus", "item {}: no record has this key", "warning")
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
@@ -183,12 +186,31 @@ def region_finding(directory: StoreDirectory, region: Gap) -> Finding:
     """Return a finding for a part of the log without records."""
     size = region.end - region.start
     where = f"physical offset {region.start}, {size} bytes: {region.reason}"
+    if region.state == "damaged":
+        where += _messages_of(directory, region)
     if region.state == "missing":
         return finding(region.path, region.start, "file_missing", where, "error")
     crashed = directory.vfs.exists(directory.path(ABORT_FILE))
     mended = region.state == "stale" or (region.state == "torn" and crashed)
     severity = "warning" if mended else "error"
     return finding(region.path, region.position, region.state, where, severity)
+
+
+def _messages_of(directory: StoreDirectory, region: Gap) -> str:
+    """Return which messages a damaged part had, by their own heads; empty if none is legible."""
+    raw = directory.log.read(region.start, min(region.size, directory.config.record_size_max))
+    names: list[str] = []
+    at = 0
+    while at < len(raw) and len(names) < _NAMED_MAX:
+        own = decode_record(raw[at:], physical_offset=region.start + at)
+        size = own["total_size"]
+        if own["properties"] is None or not 0 < size <= len(raw) - at:
+            break
+        place = f"{own['topic']}/{own['queue_id']}@{own['queue_offset']}"
+        names.append(f"{place} (stored at {own['store_timestamp']} ms)")
+        at += size
+    more = ", and more" if at < len(raw) else ""
+    return f"; by their heads {', '.join(names)}{more}" if names else ""
 
 
 def check_index(directory: StoreDirectory, log: LogKeys) -> Iterator[Finding]:

@@ -15,22 +15,25 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 import tubestore
 from rocketcompat.check.findings import Finding, finding
 from rocketcompat.check.index import among
-from rocketcompat.commitlog.walk import Gap
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import TUBE_DIRECTORY
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import ScannedEnd
+from rocketcompat.inspect.queue_units import Ranges
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.shards.record import fits
 from tubestore.core.kernels import Int64s
 from tubestore.core.vfs import Vfs
 from tubestore.errors import TubeStoreError
+from tubestore.messages import STATE_OK
 from tubestore.offline.check import check as check_shards
 from tubestore.reading.view import ShardView
-from tubestore.record.columns import columns_for
+from tubestore.record.columns import Columns, columns_for
 from tubestore.record.decode import decode
 from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE
@@ -52,6 +55,7 @@ _COUNTED_IDS = 1 << 14
 _NEVER = (1 << 63) - 1
 _WORD = (1 << 64) - 1
 _ID = columns_for(("msg_id",))
+_SOUND_ID = columns_for(("msg_id", "state"), verify=True)
 
 
 @dataclass(slots=True)
@@ -138,6 +142,9 @@ class _Compared:
     first_missing: int = _NEVER
     #: The greatest id that is there; -1 without any.
     last_there: int = -1
+    #: Sound records of the shards at places that are damaged in the log, and the first such place.
+    sound: int = 0
+    first_sound: int = _NEVER
 
 
 class _CountedIds:
@@ -179,10 +186,16 @@ class ShardComparison:
         self._are_there = directory.vfs.exists(self._path)
         self._held_max, self._cells_max, self._bits = held_max, cells_max, bits
         self._topics: dict[str, Cells] = {}
+        #: The parts of the log that are damaged or missing.
+        self._damaged = Ranges()
 
     def take(self, piece: RecordColumns | Gap) -> None:
         """Take the next piece of the scan."""
-        if isinstance(piece, Gap) or not self._are_there:
+        if not self._are_there:
+            return
+        if isinstance(piece, Gap):
+            if piece.state not in ENDS:
+                self._damaged.add(piece.start, piece.end)
             return
         for name, ids in _wanted_ids(piece):
             self._cells_of(name).want(ids)
@@ -194,7 +207,9 @@ class ShardComparison:
         with tubestore.open(self._path, mode="r", vfs=vfs, on_damage="isolate") as store:
             for name in sorted({*store.topics(), *self._topics}):
                 views = shards_of(store.topic(name)).views() if name in store.topics() else []
-                topic = _TopicComparison(self._directory, self._path, name, views, end)
+                topic = _TopicComparison(
+                    self._directory, self._path, name, views, end, self._damaged
+                )
                 found = topic.compare(self._cells_of(name), self._widen, self._held_max)
                 yield from _findings_of_shard(os.path.join(self._path, f"{name}-0"), found)
                 del self._topics[name]
@@ -221,9 +236,11 @@ class _TopicComparison:
 
     def __init__(
         self, directory: StoreDirectory, root: str, name: str, views: list[ShardView],
-        end: ScannedEnd,
+        end: ScannedEnd, damaged: Ranges,
     ) -> None:  # fmt: skip
         self._directory, self._root, self._name, self._views = directory, root, name, views
+        #: Parts of the log with which no copy can be compared; whether shards have ids in them.
+        self._damaged, self._has_damaged = damaged, False
         self._end, self._found = end, _Compared()
         # Shards may be kept for longer than the log.
         self._low = directory.log.min_offset
@@ -235,7 +252,18 @@ class _TopicComparison:
             cells.find(ids)
             watch()
         self._refine(cells, held_max)
+        if self._has_damaged:
+            self._count_sound()
         return self._found
+
+    def _count_sound(self) -> None:
+        """Count the records that are sound here, by their checksums, and damaged in the log."""
+        for view in self._views:
+            for ids in _stored_ids(self._directory.vfs, self._root, view, _SOUND_ID):
+                inside = ids[self._damaged.contain(ids)]
+                if len(inside):
+                    self._found.sound += len(inside)
+                    self._found.first_sound = min(self._found.first_sound, int(inside.min()))
 
     def _refine(self, cells: Cells, held_max: int) -> None:
         """Compare the ids of the cells that differ, as many together as can be held."""
@@ -300,7 +328,9 @@ class _TopicComparison:
         """Yield the ids of the topic's messages that the log should have."""
         for view in self._views:
             for ids in _stored_ids(self._directory.vfs, self._root, view):
-                kept = ids[(ids >= self._low) & ~self._end.is_later(ids)]
+                damaged = self._damaged.contain(ids)
+                self._has_damaged |= bool(damaged.any())
+                kept = ids[(ids >= self._low) & ~damaged & ~self._end.is_later(ids)]
                 if len(kept):
                     yield kept
 
@@ -323,6 +353,12 @@ def check_tube(
 
 def _findings_of_shard(path: str, found: _Compared) -> Iterator[Finding]:
     """Yield what differs as findings."""
+    if found.sound:
+        what = (
+            f"{found.sound} records are whole here, by their checksums, and damaged in the log:"
+            f" the first is that of physical offset {found.first_sound}"
+        )
+        yield finding(path, 0, "shard_only", what, "warning")
     if found.twice or found.surplus:
         what = f"{found.surplus} records that the log does not have, {found.twice} twice"
         yield finding(path, 0, "shard_surplus", what, "error")
@@ -353,10 +389,11 @@ def _wanted_ids(piece: RecordColumns) -> Iterator[tuple[str, Int64s]]:
             yield piece.topic_names[codes[first]], piece.starts[rows[first:end]] + piece.base
 
 
-def _stored_ids(vfs: Vfs, root: str, view: ShardView) -> Iterator[Int64s]:
+def _stored_ids(vfs: Vfs, root: str, view: ShardView, columns: Columns = _ID) -> Iterator[Int64s]:
     """Yield the ids of a shard's messages, some thousands at a time, and map no file.
 
-    Those of rows without a readable record are left out.
+    Those of rows without a readable record are left out; with the column `state` also those of
+    records that are not sound.
     """
     shard = list_shard(vfs, root, view.topic, view.store_id)
     bytes_, end = ShardBytes(vfs, shard), view.ends.index_end
@@ -366,16 +403,18 @@ def _stored_ids(vfs: Vfs, root: str, view: ShardView) -> Iterator[Int64s]:
             for window in bytes_.windows(entries):
                 if window.data is not None:
                     data = Data(window.data, window.data_start)
-                    yield _ids_in(view, entries[window.first : window.end], data)
+                    yield _ids_in(view, entries[window.first : window.end], data, columns)
     finally:
         bytes_.close()
     for placed in view.memory:
         data = Data(placed.batch.data.data, placed.data_start)
-        yield _ids_in(view, placed.batch.entries, data)
+        yield _ids_in(view, placed.batch.entries, data, columns)
 
 
-def _ids_in(view: ShardView, entries: Any, data: Data) -> Int64s:
+def _ids_in(view: ShardView, entries: Any, data: Data, columns: Columns) -> Int64s:
     offsets = np.zeros(len(entries), np.int64)  # is not asked for
-    batch, _ = decode(view.topic, view.store_id, offsets, entries, data, _ID)
+    batch, _ = decode(view.topic, view.store_id, offsets, entries, data, columns)
+    if columns is _SOUND_ID:
+        batch = batch.filter(pc.equal(batch.column(1), STATE_OK))
     found: Int64s = batch.column(0).drop_null().to_numpy()
     return found

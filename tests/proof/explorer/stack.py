@@ -320,7 +320,7 @@ def _check_agrees(vfs: Vfs, store: Store, *, closed: bool = False) -> None:
     assert places == {(d.path, d.position) for d in damages}, f"{damages}, check: {findings}"
     others = {f["reason"] for f in findings} - {"damaged"}
     # A shard may still have the message whose record in the log is damaged.
-    allowed = {"unit_damaged", "unit_fill", "shard_surplus"} if damages else set()
+    allowed = {"unit_damaged", "unit_fill", "shard_only"} if damages else set()
     assert others <= allowed, f"{damages}, check: {findings}"
     check_agrees(vfs, TUBE, (), set())
 

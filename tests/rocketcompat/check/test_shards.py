@@ -173,3 +173,28 @@ def test_cells_of_different_ids_differ_though_number_and_sum_are_the_same() -> N
     cells.find(np.array([40, 30]))
     cells.find(np.array([20, 10]))
     assert not cells.by_number[0].differs
+
+
+def test_a_sound_copy_of_a_damaged_record_is_named_and_no_error_of_the_shard(
+    tmp_path: Path,
+) -> None:
+    with rocketcompat.open(tmp_path, "w", CONFIG, layouts=["consume_queue", "tube"]) as store:
+        puts = [store.put_message(Message("T", b"%d" % n * 50)) for n in range(6)]
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    raw = bytearray(log.read_bytes())
+    for put in puts[2:4]:
+        raw[put.physical_offset + 90] ^= 1
+    log.write_bytes(raw)
+    rows = {row["reason"]: row for row in whole.check(tmp_path)}
+    place, time = puts[2].physical_offset, puts[2].store_timestamp
+    assert set(rows) == {"damaged", "unit_damaged", "shard_only"}
+    assert rows["shard_only"]["severity"] == "warning"
+    assert "2 records are whole here" in rows["shard_only"]["message"]
+    assert f"that of physical offset {place}" in rows["shard_only"]["message"]
+    names = f"by their heads T/0@2 (stored at {time} ms), T/0@3 ("
+    assert names in rows["damaged"]["message"]
+    assert "and more" not in rows["damaged"]["message"]
+    (data,) = (tmp_path / "tube" / "T-0").glob("[0-9]*.tube")
+    data.write_bytes(data.read_bytes().replace(b"2" * 50, b"2" * 49 + b"x"))
+    (only,) = (row for row in whole.check(tmp_path) if row["reason"] == "shard_only")
+    assert only["message"].startswith("1 records are whole here")
