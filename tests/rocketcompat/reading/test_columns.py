@@ -285,6 +285,29 @@ def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_ne
             assert [problem.position for problem in page.problems] == [places[3]]
 
 
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_unit_that_points_to_an_equal_record_of_its_own_queue_is_named(
+    memory_vfs: MemoryVfs, clock: ManualClock, verify: bool
+) -> None:
+    config = CONFIG.changed(layouts=frozenset({"consume_queue"}))
+    with rocketcompat.open(
+        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
+    ) as store:
+        for _ in range(4):
+            store.put_message(Message("T", b"the same"))
+    path = "/s/consumequeue/T/0/" + "0" * 20
+    file = memory_vfs.open(path)
+    file.pwrite(file.pread(CQ_UNIT.size, 2 * CQ_UNIT.size), CQ_UNIT.size)
+    file.close()
+    with rocketcompat.open("/s", "r", config, vfs=memory_vfs, clock=clock) as store:
+        page = store.read_queue("T", 0, verify=verify)
+        pulled = store.get_message("T", 0, 0)
+    assert page.batch["queue_offset"].to_pylist() == [0, 2, 3]
+    assert [(p.path, p.position) for p in page.problems] == [(path, CQ_UNIT.size)]
+    assert [message.queue_offset for message in pulled.messages] == [0, 2, 3]
+    assert len(pulled.problems) == 1
+
+
 @pytest.mark.gate
 def test_a_unit_of_which_any_bit_has_changed_is_named_and_the_others_are_read(
     memory_vfs: MemoryVfs, clock: ManualClock
