@@ -90,7 +90,9 @@ def test_rows_of_all_tasks_are_there_in_their_order(tmp_path: Path) -> None:
     assert bodies(tmp_path) == [b"%d" % n for n in range(3015)]
     assert sound(tmp_path)
     assert load_of(tmp_path, batch(0, 1).schema).is_published("j")
-    assert run(tmp_path, [batch(0, 10)]).replayed
+    assert run(tmp_path, [batch(0, 3015)]).replayed
+    with pytest.raises(JobTaken, match="3015 messages, and 10 are staged"):
+        run(tmp_path, [batch(0, 10)])
     assert len(bodies(tmp_path)) == 3015
 
 
