@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.groups.questions import GROUPS
 from bench.layouts.layout import SingleLog, TopicSharded
 from bench.layouts.peers import Lmdb, Rocksdict, Sqlite
 from bench.measure import limits
@@ -142,6 +143,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     *ROCKET,
     *REPLICATION,
+    *GROUPS,
     Workload(
         "read-p1",
         "read the only partition, 1,000 messages a call, bodies copied out",
