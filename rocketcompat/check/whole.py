@@ -35,6 +35,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, ScannedEnd
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords, places_of
+from tubestore.core.trees import list_by_start
 
 Piece = RecordColumns | Gap
 
@@ -126,12 +127,12 @@ def check_files(directory: StoreDirectory) -> Iterator[Finding]:
 
 
 def _check_sizes(directory: StoreDirectory, path: str, file_size: int) -> Iterator[Finding]:
-    for name, is_directory, size in directory.vfs.entries(path):
-        full = os.path.join(path, name)
-        if is_directory or parse_offset_name(name) is None:
-            what = "a directory" if is_directory else "a name"
-            yield finding(full, 0, "name", f"{what} that does not belong here", "error")
-        elif size != file_size:
+    found = list_by_start(directory.vfs, path, parse_offset_name)
+    for other, is_directory, _ in found.others:
+        what = "a directory" if is_directory else "a name"
+        yield finding(other, 0, "name", f"{what} that does not belong here", "error")
+    for _, full, size in found.files:
+        if size != file_size:
             message = f"{size} bytes, not {file_size}"
             yield finding(full, min(size, file_size), "size", message, "error")
 

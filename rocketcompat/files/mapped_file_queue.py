@@ -26,7 +26,7 @@ from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.layout import Buffer
 from tubestore.core.quarantine import Quarantine
-from tubestore.core.trees import make_directory
+from tubestore.core.trees import list_by_start, make_directory
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore
 
@@ -135,22 +135,22 @@ class MappedFileQueue:
     def _rows(self) -> Iterator[tuple[int, str, int]]:
         """Yield start offset, path and length of the files of all directories."""
         for directory in self.directories:
-            for start, name, size in self._rows_of(directory):
-                yield start, os.path.join(directory, name), size
+            yield from self._rows_of(directory)
 
     def _rows_of(self, directory: str) -> Iterator[tuple[int, str, int]]:
-        """Yield start offset, name and length of the files of a directory."""
-        for name, is_directory, size in self._vfs.entries(directory):
-            if is_directory:
-                continue
-            start = parse_offset_name(name)
-            if start is None:
+        """Yield start offset, path and length of the files of a directory."""
+        found = list_by_start(self._vfs, directory, parse_offset_name)
+        for path, is_directory, _ in found.others:
+            if not is_directory:
+                name = os.path.basename(path)
                 raise NotAStore(directory, f"holds {name!r}, which is not a file of a store")
+        for start, path, size in found.files:
             if size not in (0, self.file_size):
                 raise NotAStore(
-                    directory, f"{name} has {size} bytes, configured are {self.file_size}"
+                    directory,
+                    f"{os.path.basename(path)} has {size} bytes, configured are {self.file_size}",
                 )
-            yield start, name, size
+            yield start, path, size
 
     @property
     def dirty_pages(self) -> int:
@@ -249,9 +249,9 @@ class MappedFileQueue:
         with self._files_lock:
             files = self._files.copy()
             for directory in self.directories:
-                for begin, name, _ in self._rows_of(directory):
+                for begin, path, _ in self._rows_of(directory):
                     if begin >= start:
-                        opened = self._vfs.open(os.path.join(directory, name))
+                        opened = self._vfs.open(path)
                         files[begin] = self.loaded_file(opened, begin, self.file_size, 0)
             for begin in files.irange(start - self.file_size + 1):
                 file = files[begin]

@@ -19,7 +19,6 @@ A file of the log that is missing in the middle cannot be mended; brokers pass o
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +54,7 @@ from rocketcompat.repair.places import plan_places
 from rocketcompat.repair.queues import plan_queues
 from tubestore.core.kernels import Int64s
 from tubestore.core.quarantine import Action
+from tubestore.core.trees import list_by_start
 from tubestore.errors import InvalidMessage
 
 #: A hole in a queue's numbers that is larger is not the damage of one region.
@@ -101,14 +101,11 @@ def plan_repair(directory: StoreDirectory, *, keep_bodies: bool = False) -> Repa
 
 def _plan_names(directory: StoreDirectory, plan: RepairPlan, path: str, file_size: int) -> None:
     """Plan for names and files that may not be in a directory of files of one size."""
-    rows = directory.vfs.entries(path)
-    files = [name for name, is_directory, _ in rows
-             if not is_directory and parse_offset_name(name) is not None]  # fmt: skip
-    for name, is_directory, size in rows:
-        full = os.path.join(path, name)
-        if is_directory or parse_offset_name(name) is None:
-            plan.remove(full, size, "no file of a store: a real broker refuses to start")
-        elif size == 0 and name == files[-1]:
+    found = list_by_start(directory.vfs, path, parse_offset_name)
+    for other, _, size in found.others:
+        plan.remove(other, size, "no file of a store: a real broker refuses to start")
+    for _, full, size in found.files:
+        if size == 0 and full == found.files[-1][1]:
             plan.remove(full, 0, "empty: a crash while it was created")
         elif size != file_size:
             why = f"{size} bytes, not {file_size}: a real broker refuses to start"

@@ -25,6 +25,7 @@ from rocketcompat.queues.units import Units, is_unit
 from rocketcompat.repair.actions import RepairPlan
 from rocketcompat.repair.overlay import FileChange
 from tubestore.core.quarantine import Action
+from tubestore.core.trees import list_by_start
 
 
 def plan_queues(directory: StoreDirectory, plan: RepairPlan) -> None:
@@ -74,14 +75,10 @@ def _files_of(
 ) -> dict[int, tuple[str, int]]:
     """Return path and length of a queue's files by their start; other files are removed."""
     path = directory.queue_path(view.topic, view.queue_id, view.kind.directory)
-    files: dict[int, tuple[str, int]] = {}
-    for name, is_directory, length in directory.vfs.entries(path):
-        start, full = parse_offset_name(name), os.path.join(path, name)
-        if is_directory or start is None:
-            plan.remove(full, length, "no file of a queue: a real broker refuses to start")
-        else:
-            files[start] = (full, length)
-    return files
+    found = list_by_start(directory.vfs, path, parse_offset_name)
+    for other, _, length in found.others:
+        plan.remove(other, length, "no file of a queue: a real broker refuses to start")
+    return {start: (held, length) for start, held, length in found.files}
 
 
 def _plan_queue(directory: StoreDirectory, plan: RepairPlan, view: QueueView) -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Callable
 from os.path import dirname
+from typing import NamedTuple
 
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs, VfsFile
@@ -30,16 +31,33 @@ def make_directory(vfs: Vfs, directory: str) -> list[str]:
     return parents
 
 
+class Listing(NamedTuple):
+    """What is in a directory of files that are named by where they start."""
+
+    #: (start, path, bytes), ascending.
+    files: list[tuple[int, str, int]]
+    #: (path, whether it is a directory, bytes) of the rest.
+    others: list[tuple[str, bool, int]]
+
+
+def list_by_start(vfs: Vfs, directory: str, parse: Callable[[str], int | None]) -> Listing:
+    """List a directory; `parse` returns where the file of a name starts, None for other names."""
+    found = Listing([], [])
+    for name, is_directory, size in vfs.entries(directory):
+        start = None if is_directory else parse(name)
+        if start is None:
+            found.others.append((join(directory, name), is_directory, size))
+        else:
+            found.files.append((start, join(directory, name), size))
+    found.files.sort()
+    return found
+
+
 def files_by_start(
     vfs: Vfs, directory: str, parse: Callable[[str], int | None]
 ) -> list[tuple[int, str, int]]:
     """Return (start, path, bytes) of the files with names that `parse` takes, ascending."""
-    rows = [
-        (parse(name), join(directory, name), size)
-        for name, is_directory, size in vfs.entries(directory)
-        if not is_directory
-    ]
-    return sorted((start, path, size) for start, path, size in rows if start is not None)
+    return list_by_start(vfs, directory, parse).files
 
 
 def copy_file(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from os.path import basename
 from typing import Any, NamedTuple
 
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.trees import list_by_start
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.record.layouts import INDEX_ENTRY
@@ -253,16 +255,13 @@ def files_before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, .
 def _list(
     vfs: Vfs, directory: str, suffix: str
 ) -> tuple[tuple[StoredFile, ...], tuple[tuple[str, int], ...]]:
-    files, strays = [], []
-    for name, is_directory, size in vfs.entries(directory):
-        if is_directory or not name.endswith(suffix):
-            continue
-        path, start = join(directory, name), parse_segment_name(name, suffix)
-        if start is None:
-            strays.append((path, size))
-        else:
-            files.append(StoredFile(path, start, size))
-    return tuple(sorted(files, key=lambda file: (file.start, file.path))), tuple(strays)
+    found = list_by_start(vfs, directory, partial(parse_segment_name, suffix=suffix))
+    strays = [
+        (path, size)
+        for path, is_directory, size in found.others
+        if path.endswith(suffix) and not is_directory
+    ]
+    return tuple(StoredFile(path, start, size) for start, path, size in found.files), tuple(strays)
 
 
 def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:

@@ -10,6 +10,7 @@ from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.trees import (
     copy_file,
     files_by_start,
+    list_by_start,
     make_directory,
     move_file,
     remove_tree,
@@ -74,3 +75,14 @@ def test_a_copy_begins_with_a_hole_and_has_the_length_that_was_asked_for() -> No
     assert found[0] == b"12345"
     assert (len(found[1]), found[1][3:]) == (5, b"45")
     assert found[2:] == [b"12", b"12345\0\0"]
+
+
+def test_a_directory_is_listed_by_where_its_files_start_with_the_rest_apart(
+    memory_vfs: MemoryVfs,
+) -> None:
+    memory_vfs.make_directories("/d/3")
+    for name, data in (("10", b"ten"), ("2", b"two"), ("x", b"stray")):
+        memory_vfs.replace_file(f"/d/{name}", data)
+    found = list_by_start(memory_vfs, "/d", lambda name: int(name) if name.isdigit() else None)
+    assert found.files == [(2, "/d/2", 3), (10, "/d/10", 3)]
+    assert found.others == [("/d/3", True, 0), ("/d/x", False, 5)]
