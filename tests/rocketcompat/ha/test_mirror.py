@@ -217,12 +217,16 @@ def test_a_resumed_mirror_connects_only_after_the_masters_slave_timeout(
         assert mirror.failed is None
     assert master.accepted == 1
     mirror.close()
-    waited: list[float] = []
-    mirror = mirror_at(start=False, slave_timeout=7.0, acknowledge="page_cache")
-    mirror._stop.wait = lambda seconds: bool(waited.append(seconds)) or len(waited) > 1  # type: ignore[method-assign, assignment, func-returns-value]
-    mirror._connect = lambda *_: (_ for _ in ()).throw(ConnectionRefusedError(111, "refused"))
-    mirror.run()
-    assert waited[0] == 0.0  # a slave that acknowledges need not wait
+    for level, seconds in (("no", 7.0), ("page_cache", 0.0)):  # one that acknowledges need not wait
+        waited: list[float] = []
+        mirror = mirror_at(start=False, slave_timeout=7.0, acknowledge=level)
+        mirror._stop.wait = lambda time, waited=waited: (  # type: ignore[method-assign, assignment, misc]
+            waited.append(time) or len(waited) > 1
+        )
+        mirror._connect = lambda *_: (_ for _ in ()).throw(ConnectionRefusedError(111, "refused"))
+        mirror.run()
+        assert waited[0] == seconds
+        mirror.close()
 
 
 def test_damage_from_the_master_stops_the_mirror_with_the_place_and_nothing_of_it_is_written(
