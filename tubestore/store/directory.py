@@ -87,7 +87,7 @@ class StoreDirectory:
     ) -> None:
         self.vfs, self.root, self.mode = vfs, root, mode
         self.clock: Clock = clock or SystemClock()
-        self._last_id = 0
+        self._last_id = self._last_topic_id = 0
         self._own = join(root, OWN_DIRECTORY)
         self._lock: VfsLock | None = None
         #: The file system, if an earlier process may have left writes in the page cache only.
@@ -222,12 +222,14 @@ class StoreDirectory:
         self.vfs.replace_file(join(self._own, STORE_FILE), state_bytes(content))
 
     def next_id(self) -> int:
-        """Return a number that no topic of this store has: ms since the epoch, or one more.
-
-        It is also above all ids of topics that were read: the clock may have gone back.
-        """
+        """Return a number that nothing in this store has had: ms since the epoch, or one more."""
         self._last_id = max(self._last_id + 1, self.clock.now_ms())
         return self._last_id
+
+    def next_topic_id(self) -> int:
+        """Return a number above the ids of all topics, also if the clock has gone back."""
+        self._last_topic_id = max(self._last_topic_id + 1, self.next_id())
+        return self._last_topic_id
 
     def read_state(self, name: str, parse: Callable[[bytes], T]) -> T | None:
         """Return a state file's content by `parse`; None if it is missing, NotAStore if bad."""
@@ -239,7 +241,7 @@ class StoreDirectory:
         saved = self._valid(TOPICS_FILE, lambda: read_topics(lambda name: read(self.path_of(name))))
         if saved is not None:
             ids = (options.id for options in saved.settings.values())
-            self._last_id = max(self._last_id, *ids, 0)
+            self._last_topic_id = max(self._last_topic_id, *ids, 0)
         return saved
 
     def _valid(self, name: str, parsed: Callable[[], T]) -> T | None:

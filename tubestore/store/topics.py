@@ -292,7 +292,7 @@ class Topics:
         """Return the settings with the topic's id, given now to one that has none."""
         known = self._topics.get(name)
         number = known.options.id if known is not None else 0
-        return options.with_values(id=number or self._directory.next_id())
+        return options.with_values(id=number or self._directory.next_topic_id())
 
     def _given(self) -> dict[str, TopicOptions]:
         return {n: t.options for n, t in self._topics.items() if n not in self._guessed}
