@@ -14,20 +14,24 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.findings import PER_FILE_MAX, REASONS
 from rocketcompat.check.whole import check, check_store
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.formats import CQ_UNIT, INDEX_HEADER, MESSAGE_HEAD
+from rocketcompat.formats import INDEX_HEADER
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import QueueViews
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from tests.support.command import Command
-from tests.support.golden import GoldenFactory, golden_fixture, rocket_scenarios  # noqa: F401
+from tests.support.golden import GoldenFactory, rocket_scenarios
+from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.inner_batches import CONFIG, opened, put_some
-from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.files.checked import patch
+from tests.support.rocket.files.checked import store_fixture as store_fixture
 from tubestore.errors import CorruptRecord
 
 VERSIONS = ["4.9.8", "5.3.3"]
+
 CLEAN = ["basic", "rolled", "keys-tags", "crash", "pull-limits", "batch", "transactions", "delayed"]
+
 CLEAN += ["compressed", "ipv6", "lmq", "cq-ext", "odd", "restarts", "expired", "expired-most"]
+
 #: Damaged scenarios, and what must be among the findings.
 DAMAGED = {
     "torn-half": {"torn", "unit_surplus", "item_surplus"},
@@ -72,58 +76,12 @@ def test_every_kind_of_damage_is_found(golden: GoldenFactory, version: str, scen
         assert row["position"] >= 0
 
 
-@pytest.fixture(name="store")
-def store_fixture(golden: GoldenFactory) -> Path:
-    return golden("rocketmq", "4.9.8", "basic").store
-
-
-def patch(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
 def test_a_flipped_bit_of_a_body_is_found_where_it_is(store: Path) -> None:
     log = store / "commitlog" / "00000000000000000000"
     patch(log, 298 + 88, b"\xff")
     (damaged,) = [row for row in check(store) if row["reason"] == "damaged"]
     assert (damaged["path"], damaged["position"]) == (str(log), 298)
     assert damaged["severity"] == "error"
-
-
-def test_a_flipped_field_of_a_unit_is_found(store: Path) -> None:
-    path = store / "consumequeue" / "LogA" / "2" / "00000000000000000000"
-    for field in ("physical_offset", "size", "tags_code"):
-        raw = path.read_bytes()
-        patch(path, 3 * CQ_UNIT.size + CQ_UNIT.position(field) + 3, b"\x01")
-        (row,) = check(store)
-        assert (row["path"], row["position"]) == (str(path), 3 * CQ_UNIT.size)
-        assert row["reason"] in ("unit_wrong", "unit_surplus")
-        path.write_bytes(raw)
-
-
-def test_an_empty_last_file_of_a_queue_is_found(store: Path) -> None:
-    """A real broker makes a unit of it."""
-    first = min((store / "consumequeue").glob("*/0/*"))
-    size = first.stat().st_size
-    empty = first.with_name(f"{size:020d}")
-    empty.write_bytes(bytes(size))
-    (found,) = check(store)
-    assert (found["reason"], found["path"]) == ("empty_queue_file", str(empty))
-
-
-def test_a_flipped_bit_of_the_index_is_found(store: Path) -> None:
-    (path,) = (store / "index").iterdir()
-    item = INDEX_HEADER.size + 4 * 101 + 20 * 7
-    raw = path.read_bytes()
-    for at, reason in ((item, "item_surplus"), (item + 11, "item_surplus"), (item + 19, None)):
-        patch(path, at, bytes([raw[at] ^ 1]))
-        reasons = {row["reason"] for row in check(store)}
-        assert "index_chain" in reasons or reason in reasons
-        path.write_bytes(raw)
-    patch(path, INDEX_HEADER.position("end_physical_offset") + 7, b"\x01")
-    options = {"maxHashSlotNum": 101}
-    assert [row["reason"] for row in check(store, options)] == ["index_header"]
 
 
 def test_a_wrong_checkpoint_is_found(store: Path) -> None:
@@ -230,61 +188,6 @@ def _delivers_all_but(store: DefaultMessageStore, places: list[int]) -> None:
     assert store.look_message(places[2]).properties["TAGS"] == "paid"
     with pytest.raises(CorruptRecord, match="checksum of the record"):
         store.look_message(places[1])
-
-
-@pytest.mark.parametrize("number", [-1, 3, 7, 100, 1 << 40])
-@pytest.mark.parametrize("row", [0, 4])
-def test_a_record_with_another_queue_offset_than_its_unit_is_found(
-    tmp_path: Path, row: int, number: int
-) -> None:
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
-    with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
-        places = [store.put_message(Message("T", b"x")).physical_offset for _ in range(10)]
-    options = {"messageIndexEnable": False}
-    assert list(check(tmp_path, options)) == []
-    at = places[row] + MESSAGE_HEAD.position("queue_offset")
-    log = tmp_path / "commitlog" / f"{0:020d}"
-    patch(log, at, number.to_bytes(8, "big", signed=True))
-    found = [(r["reason"], r["position"]) for r in check(tmp_path, options)]
-    assert ("unit_surplus", row * CQ_UNIT.size) in found
-
-
-def test_known_damage_is_accepted_and_new_damage_is_not(store: Path, command: Command) -> None:
-    assert command("check", store).code == 0
-    log = store / "commitlog" / f"{0:020d}"
-    patch(log, 200, b"\xff\xff")
-    before = command("check", store, "-f", "jsonl")
-    assert before.code == 1
-    done = command("check", store, "--accept", "-f", "jsonl")
-    assert done.code == 0
-    assert [row["severity"] for row in done.rows] == ["accepted"] * len(before.rows)
-    again = command("check", store, "-f", "jsonl")
-    assert (again.code, again.rows) == (0, [])
-    assert f"{len(before.rows)} accepted findings are not shown" in again.err
-    shown = command("check", store, "--all", "-f", "jsonl")
-    assert (shown.code, shown.rows) == (0, done.rows)
-    patch(log, 1500, b"\xff\xff")
-    new = command("check", store, "-f", "jsonl")
-    assert new.code == 1
-    assert len(new.rows) > 0
-    assert not [row for row in new.rows if row in before.rows]
-    assert command("check", store, "--accept", "--limit", 1).code == 0
-    assert command("check", store).code == 0  # also what the limit left out
-
-
-def test_a_store_that_was_moved_keeps_what_was_accepted(
-    store: Path, tmp_path: Path, command: Command
-) -> None:
-    patch(store / "commitlog" / f"{0:020d}", 200, b"\xff\xff")
-    assert command("check", store, "--accept").code == 0
-    moved = store.rename(tmp_path / "moved")
-    assert command("check", moved).code == 0
-    accepted = moved / ".tubestore" / "accepted.json"
-    for content in (b"", b"{", b"[]", b'{"format":2}', b"[" * 100_000):
-        accepted.write_bytes(content)
-        done = command("check", moved)
-        assert done.code == 1
-        assert f"{accepted}: cannot be read" in done.err
 
 
 @pytest.mark.parametrize("name", ["store.json", "topics.json"])

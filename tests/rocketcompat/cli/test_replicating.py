@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,21 +13,23 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.cli.replicating import _address_of
-from rocketcompat.ha.role import broker_options
 from rocketcompat.ha.server import HaServer
 from rocketcompat.ha.tls import server_context
 from tests.rocketcompat.ha.fake_master import FakeMaster
 from tests.rocketcompat.ha.test_server import Slave
 from tests.rocketcompat.ha.test_tls import PEM
 from tests.support.command import Command
-from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.store.answers import answer, broker
 from tubestore.cli.kit.errors import UsageMistake
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=4096, max_hash_slot_num=16, max_index_num=100,
     layouts=frozenset({"consume_queue", "index"}),
 )  # fmt: skip
+
 OPTIONS = ("-o", "mappedFileSizeCommitLog=4096", "-o", "maxHashSlotNum=16", "-o", "maxIndexNum=100")
+
 NO_WAIT = ("--idle-timeout", "0.6", "--slave-timeout", "0", "--format", "jsonl")
 
 
@@ -100,34 +100,6 @@ def test_a_sync_master_is_refused_without_the_option(tmp_path: Path, command: Co
     assert "gets FLUSH_SLAVE_TIMEOUT" in done.err
 
 
-@contextmanager
-def broker(answer: bytes) -> Iterator[int]:
-    """A broker that gives one answer; yields its port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(30)
-
-        def serve() -> None:
-            peer, _ = server.accept()
-            with peer:
-                size = struct.unpack(">i", peer.recv(4))[0]
-                request = b""
-                while len(request) < size:
-                    request += peer.recv(size - len(request))
-                header = json.loads(request[4 : 4 + struct.unpack(">i", request[:4])[0]])
-                assert (header["code"], header["flag"]) == (26, 0)
-                peer.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
-
-
-def answer(body: bytes, code: int = 0) -> bytes:
-    header = json.dumps({"code": code, "flag": 1, "opaque": 1}).encode()
-    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
-
-
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -142,25 +114,6 @@ def test_the_role_is_asked_of_the_broker(
         refused = command("follow", "127.0.0.1:1", tmp_path / "m", "--broker-port", port)
     assert refused.code == 2
     assert reason in refused.err
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"", b"HTTP/1.1 400\r\n\r\n", answer(b"x=1", code=16), struct.pack(">ii", 1 << 30, 4),
-        struct.pack(">ii", -5, 9), answer(b"a=1")[:-2], struct.pack(">ii", 9, 5) + b"{{{{{",
-        struct.pack(">ii", 6, 2) + b"[]",
-    ],
-)  # fmt: skip
-def test_an_answer_that_is_not_a_brokers_gives_no_role(bad: bytes) -> None:
-    with broker(bad) as port:
-        assert broker_options("127.0.0.1", port) is None
-
-
-def test_a_brokers_answer_gives_its_options() -> None:
-    with broker(answer(b"brokerRole=ASYNC_MASTER\nbrokerName=a b\n")) as port:
-        found = broker_options("127.0.0.1", port)
-    assert found == {"brokerRole": "ASYNC_MASTER", "brokerName": "a b"}
 
 
 @pytest.mark.parametrize(

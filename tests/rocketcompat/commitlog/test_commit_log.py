@@ -4,59 +4,20 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.commitlog.commit_log import CommitLog, PartPlaced
 from rocketcompat.commitlog.reads import record_at
-from rocketcompat.commitlog.walk import find_record, scan
+from rocketcompat.commitlog.walk import scan
 from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.record.encode import encode_columns
-from rocketcompat.record.prepare import prepare
-from tests.support.rocket.inside import new_log
+from tests.support.rocket.files.logs import CONFIG, DIRECTORY, FIXED, SIZE, opened, put
+from tests.support.rocket.files.logs import log as log
 from tubestore.clock import ManualClock
-from tubestore.core.vfs import Vfs
-from tubestore.errors import CorruptRecord, DiskFull, MessageTooLarge, NotAStore, StoreFailed
+from tubestore.errors import DiskFull, MessageTooLarge, StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
-
-SIZE = 1000
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE)
-DIRECTORY = "/log"
-#: A record without properties takes this many bytes more than its body and a topic of one byte.
-FIXED = 91 + 1
-
-
-def opened(vfs: Vfs, clock: ManualClock) -> CommitLog:
-    log = new_log(vfs, DIRECTORY, CONFIG, clock)
-    log.queue.load()
-    log.start_at(0, 0)
-    return log
-
-
-@pytest.fixture
-def log(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[CommitLog]:
-    log = opened(memory_vfs, clock)
-    yield log
-    log.close()
-
-
-def put(log: CommitLog, size: int, topic: str = "T", **fields: int) -> tuple[int, int, int]:
-    return log.put_one(prepare(Message(topic, b"x" * (size - FIXED), **fields), CONFIG))
-
-
-def test_queue_offsets_count_up_for_each_queue(log: CommitLog) -> None:
-    places = [put(log, 100, topic, queue_id=queue)[1]
-              for topic, queue in [("A", 0), ("A", 1), ("B", 0), ("A", 0), ("B", 0)]]  # fmt: skip
-    assert places == [0, 0, 0, 1, 1]
-    assert log.next_queue_offset("A", 0) == 2
-
-
-def test_prepared_and_rolled_back_messages_take_no_queue_offset(log: CommitLog) -> None:
-    numbers = [put(log, 100, sys_flag=flag)[1] for flag in (0, 0x4, 0xC, 0x8, 0)]
-    assert numbers == [0, 0, 0, 1, 2]
 
 
 def test_a_record_may_end_eight_bytes_before_the_end_of_the_file(log: CommitLog) -> None:
@@ -92,21 +53,6 @@ def test_a_batch_is_split_at_the_end_of_a_file(log: CommitLog) -> None:
     assert numbers.tolist() == list(range(1, 10))
     found = [piece.base + s for piece in scan(log.queue, 0, log.max_offset) for s in piece.starts]
     assert found == [0, *places.tolist()]
-
-
-def test_a_batch_of_many_queues_counts_like_single_puts(log: CommitLog) -> None:
-    queues = [1, 2, 1, 1, 2, 3, 1]
-    flags = [0, 0, 4, 0, 8, 12, 0]
-    encoded = encode_columns({"topic": ["T"] * 7, "queue_id": queues, "sys_flag": flags}, CONFIG)
-    _, numbers, _ = log.put_columns(encoded)
-    assert numbers.tolist() == [0, 0, 0, 1, 1, 0, 2]
-    assert [log.next_queue_offset("T", queue) for queue in (1, 2, 3)] == [3, 2, 0]
-
-
-def test_a_batch_with_equal_hashes_of_topic_and_queue_stays_apart(log: CommitLog) -> None:
-    topics = ["A", "B"] * 3
-    encoded = encode_columns({"topic": topics, "queue_id": [0, 0, 1, 1, 0, 0]}, CONFIG)
-    assert log.put_columns(encoded)[1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_an_empty_batch_is_nothing(log: CommitLog) -> None:
@@ -215,44 +161,6 @@ def test_a_sync_covers_the_directory_of_a_new_file(
     kinds = [(call.kind, call.path) for call in journal.calls]
     assert ("sync_directory", DIRECTORY) in kinds
     assert sum(kind == "sync" for kind, _ in kinds) == 2
-
-
-def test_reading_between_records_is_refused(log: CommitLog) -> None:
-    put(log, 200)
-    put(log, 200)
-    assert record_at(log, 200).queue_offset == 1
-    with pytest.raises(CorruptRecord):
-        record_at(log, 100)
-
-
-def test_a_record_behind_damage_is_found_again(log: CommitLog) -> None:
-    for _ in range(12):
-        put(log, 230)
-    log.queue.files[0].write_at(240, b"\xff" * 30)
-    assert find_record(log.queue, 231, log.max_offset) == 460
-    log.queue.files[1].write_at(0, b"\xff" * 990)
-    assert find_record(log.queue, 921, log.max_offset) == 2000
-    assert find_record(log.queue, 2700, log.max_offset) is None
-
-
-def test_a_file_of_another_length_is_refused(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
-    memory_vfs.make_directories(DIRECTORY)
-    memory_vfs.open(f"{DIRECTORY}/{0:020d}", create=True).truncate(SIZE - 1)
-    with pytest.raises(NotAStore, match="999 bytes"):
-        opened(memory_vfs, clock)
-
-
-def test_a_foreign_file_is_refused(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
-    memory_vfs.make_directories(DIRECTORY)
-    memory_vfs.open(f"{DIRECTORY}/notes.txt", create=True)
-    with pytest.raises(NotAStore, match="notes"):
-        opened(memory_vfs, clock)
-
-
-def test_an_unborn_last_file_is_passed_by(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
-    memory_vfs.make_directories(f"{DIRECTORY}/sub")
-    memory_vfs.open(f"{DIRECTORY}/{0:020d}", create=True)
-    assert put(opened(memory_vfs, clock), 100)[0] == 0
 
 
 def test_a_cut_leaves_nothing_behind(memory_vfs: MemoryVfs) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
-from tests.rocketcompat.store.test_recovery import ROOT, Bench, bodies_of, log_file
 from tests.support.rocket.inside import log_of, queues_of
+from tests.support.rocket.store.recovered import ROOT, Bench, bodies_of, log_file
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, DiskFull
 from tubestore.testing import FaultyVfs

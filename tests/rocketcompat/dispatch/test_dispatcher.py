@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +11,26 @@ import numpy as np
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import Message
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch import dispatcher as dispatch
 from rocketcompat.messages import DispatchBatch
-from rocketcompat.record.encode import encode_columns
-from rocketcompat.record.prepare import prepare
+from tests.support.rocket.files.dispatched import CONFIG, MANY, Recorder, put, put_columns
+from tests.support.rocket.files.dispatched import log as log
+from tests.support.rocket.files.dispatched import wide_log as wide_log
 from tests.support.rocket.inside import (
-    appended_of,
     dispatcher_for,
     dispatcher_of,
+    index_of,
     new_log,
+    parts_of,
+    queues_of,
     take_appended,
 )
+from tests.support.rocket.store.background import PATIENCE, WatchedVfs, running
+from tests.support.rocket.store.background import vfs as vfs
 from tubestore.clock import ManualClock, SystemClock
-from tubestore.core.java_hash import java_hash
-from tubestore.errors import CorruptRecord
-from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
+from tubestore.testing import MemoryVfs, crash_states
 
 
 class ClearedLate(threading.Event):
@@ -63,41 +64,6 @@ def test_a_close_while_the_thread_is_about_to_sleep_is_not_overslept(
     assert not asleep
 
 
-@dataclass
-class Recorder:
-    """A follower that remembers what it was given; `fails` at a batch that begins there."""
-
-    name: str
-    fails: int | None = None
-    error: int = errno.EIO
-    batches: list[DispatchBatch] = field(default_factory=list)
-
-    def put(self, batch: DispatchBatch) -> None:
-        if batch.start == self.fails:
-            raise OSError(self.error, os.strerror(self.error))
-        self.batches.append(batch)
-
-    @property
-    def offsets(self) -> list[int]:
-        return [int(offset) for batch in self.batches for offset in batch.physical_offsets]
-
-
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=1000, dispatch_batch_bytes_max=400)
-
-
-@pytest.fixture
-def log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
-    log = new_log(memory_vfs, "/log", CONFIG, clock)
-    log.queue.load()
-    log.start_at(0, 0)
-    return log
-
-
-def put(log: CommitLog, count: int, **fields: Any) -> list[int]:
-    messages = [Message("T", b"x" * 40, keys=f"k{i}", **fields) for i in range(count)]
-    return [log.put_one(prepare(message, log.config))[0] for message in messages]
-
-
 def test_every_record_is_handed_over_once_and_in_order(log: CommitLog, clock: ManualClock) -> None:
     follower = Recorder("a")
     service = dispatcher_for(log, [follower], clock, position=0)
@@ -120,19 +86,6 @@ def test_without_being_told_the_chain_is_followed(log: CommitLog, clock: ManualC
     service = dispatcher_for(log, [follower], clock, position=0)
     places += put(log, 5)
     assert service.dispatch_pending() == 35
-    assert follower.offsets == places
-
-
-def test_when_too_many_are_pending_none_is_lost(
-    log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocketcompat.commitlog.appended._STARTS_MAX", 10)
-    follower = Recorder("a")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    places = put(log, 25)
-    assert service.dispatch_pending() == 25
-    places += put(log, 4)
-    service.dispatch_pending()
     assert follower.offsets == places
 
 
@@ -188,22 +141,6 @@ def test_a_structure_that_stopped_is_behind_by_all_that_it_lacks(
     assert service.behind == log.max_offset - 1000
 
 
-def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(clock: ManualClock) -> None:
-    vfs = FaultyVfs(MemoryVfs(clock))
-    log = new_log(vfs, "/log", CONFIG, clock)
-    log.queue.load()
-    log.start_at(0, 0)
-    places = put(log, 20)
-    follower = Recorder("f")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    for nth in range(1, 4):
-        vfs.fail("pread", nth=nth)
-        with pytest.raises(OSError, match="Input/output error"):
-            service.dispatch_pending()
-    service.dispatch_pending()
-    assert follower.offsets == places
-
-
 class Watched(threading.Event):
     """An event that takes down how long it was waited for."""
 
@@ -239,63 +176,6 @@ def test_the_dispatcher_s_linger_is_an_option(
     assert urgent.waits == ([pytest.approx(0.03)] if linger else [])
 
 
-def test_damage_is_passed_over_and_reported(log: CommitLog, clock: ManualClock) -> None:
-    places = put(log, 20)
-    take_appended(log)
-    log.queue.files[0].write_at(places[2] + 4, b"\xff" * 4)
-    follower = Recorder("a")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    service.dispatch_pending()
-    assert follower.offsets == places[:2] + places[3:]
-    region = (places[2], places[3] - places[2])
-    behind = next(batch for batch in follower.batches if batch.start >= places[3])
-    assert behind.damaged == region
-    assert isinstance(service.problems[0], CorruptRecord)
-    assert log.gaps.over(places[2])
-
-
-def test_the_columns_of_a_batch_equal_those_of_the_records(
-    log: CommitLog, clock: ManualClock
-) -> None:
-    follower = Recorder("a")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    for flag in (0, 0x4, 0x8, 0xC):
-        message = Message("T", tags="TagA", keys="x y", queue_id=3, sys_flag=flag)
-        log.put_one(prepare(message, CONFIG))
-    log.put_one(prepare(Message("U", properties="UNIQ_KEY\x01u\x02KEYS\x01 a  b "), CONFIG))
-    service.dispatch_pending()
-    keys = [key for batch in follower.batches for key in batch.queue_keys]
-    assert set(keys) == {("T", 3), ("U", 0)}
-    rows = [
-        (batch.queue_keys[batch.queue_codes[row]], bool(batch.queue_rows[row]),
-         int(batch.queue_offsets[row]), int(batch.tags_codes[row]),
-         batch.key_hashes[batch.key_rows == row].tolist())
-        for batch in follower.batches
-        for row in range(len(batch))
-    ]  # fmt: skip
-    both = [abs(java_hash("T#x")), abs(java_hash("T#y"))]
-    assert rows == [
-        (("T", 3), True, 0, 2598919, both),
-        (("T", 3), False, 0, 2598919, both),  # prepared: indexed, no unit
-        (("T", 3), True, 1, 2598919, both),
-        (("T", 3), False, 0, 2598919, []),  # rolled back: neither
-        (("U", 0), True, 0, 0, [abs(java_hash(f"U#{key}")) for key in ("u", "a", "b")]),
-    ]
-
-
-def test_a_scheduled_message_has_its_delivery_time_as_tags_code(
-    log: CommitLog, clock: ManualClock
-) -> None:
-    follower = Recorder("a")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    for level in ("3", "99", "no"):
-        properties = {"DELAY": level, "TAGS": "t"}
-        log.put_one(prepare(Message("SCHEDULE_TOPIC_XXXX", properties=properties), CONFIG))
-    service.dispatch_pending()
-    codes = [int(code) for batch in follower.batches for code in batch.tags_codes]
-    assert codes == [clock.now_ms() + 10_000, clock.now_ms() + 7_200_000, java_hash("t")]
-
-
 def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
     service = dispatcher_for(log, [Recorder("a")], SystemClock(), position=0)
     service.start()
@@ -306,46 +186,6 @@ def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
         assert not service.wait_dispatched(log.max_offset, 0.001)
     finally:
         service.shutdown()
-
-
-def test_a_put_that_finds_much_pending_hands_it_over_itself(
-    memory_vfs: MemoryVfs, clock: ManualClock
-) -> None:
-    log = new_log(memory_vfs, "/log", CONFIG.changed(dispatch_inline_bytes=500), clock)
-    log.queue.load()
-    log.start_at(0, 0)
-    follower = Recorder("a")
-    service = dispatcher_for(log, [follower], clock, position=0)
-    service._thread = threading.Thread()  # one that never runs
-    for _ in range(20):
-        put(log, 1)
-        service.wake_or_help(log.max_offset)
-    assert service.behind <= 500
-    assert len(follower.offsets) > 10
-
-
-MANY = MessageStoreConfig(layouts=frozenset({"consume_queue", "index"}))
-
-
-@pytest.fixture
-def wide_log(memory_vfs: MemoryVfs, clock: ManualClock) -> CommitLog:
-    """A log that keeps the columns of batches: no shards follow it."""
-    log = new_log(memory_vfs, "/log", MANY.changed(mapped_file_size_commit_log=1 << 16), clock)
-    log.queue.load()
-    log.start_at(0, 0)
-    return log
-
-
-def put_columns(log: CommitLog, count: int, queues: int, **columns: Any) -> list[int]:
-    numbers = np.arange(count)
-    table = {
-        "topic": [f"T{n % 3}" for n in range(count)],
-        "queue_id": numbers % queues,
-        "body": [b"x" * (n % 50) for n in range(count)],
-        "tags": [f"tag{n % 4}" if n % 5 else None for n in range(count)],
-        "keys": [[f"k{n}", "all"] if n % 2 else [] for n in range(count)],
-    } | columns
-    return list(log.put_columns(encode_columns(table, log.config, have_offsets=True))[0])
 
 
 def columns_of(batches: list[DispatchBatch]) -> list[tuple[Any, ...]]:
@@ -434,19 +274,6 @@ def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLo
     assert follower.offsets == places
 
 
-def test_columns_that_no_follower_takes_are_not_kept_for_ever(
-    wide_log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rocketcompat.commitlog.appended._COLUMNS_BYTES_MAX", 10_000)
-    places = []
-    for _ in range(8):
-        places += put_columns(wide_log, 20, 2)
-    assert 0 < sum(len(records.data) for records in appended_of(wide_log).columns) <= 10_000
-    follower = Recorder("a")
-    dispatcher_for(wide_log, [follower], clock, position=0).dispatch_pending()
-    assert follower.offsets == places
-
-
 def test_pieces_over_many_queues_are_gathered_but_not_over_a_beginning(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
@@ -513,3 +340,57 @@ def pointed_to(vfs: MemoryVfs, directory: str, start: int, step: int) -> set[byt
         raw = vfs.read_file(f"/s/{directory}/{name}").rstrip(b"\0") + bytes(step)
         found |= {raw[at : at + 8] for at in range(start, len(raw) - 7, step)}
     return found - {bytes(8)}
+
+
+class Arrivals:
+    """Waits until a structure has what was put; asks the dispatcher for nothing."""
+
+    def __init__(self, follower: Any, threads: set[str] | None = None) -> None:
+        self.threads = set() if threads is None else threads
+        self._honest, self._count, self._changed = follower.put, 0, threading.Condition()
+        follower.put = self._put_batch
+
+    def _put_batch(self, batch: Any) -> None:
+        self._honest(batch)
+        with self._changed:
+            self.threads.add(threading.current_thread().name)
+            self._count += len(batch)
+            self._changed.notify_all()
+
+    def wait(self, count: int, seconds: float) -> bool:
+        """Wait until so many rows have come; False if they have not in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count >= count, seconds)
+
+
+@pytest.mark.parametrize("structure", ["queues", "index"])
+def test_a_put_is_readable_soon_without_a_waiter(
+    vfs: WatchedVfs, clock: ManualClock, structure: str
+) -> None:  # DSP-01, DSP-04
+    with running(vfs, clock) as store:
+        arrivals = Arrivals(getattr(parts_of(store), structure))
+        soon = []
+        for count in range(1, 11):  # a slow machine may miss the second some times, not always
+            put = store.put_message(Message("T", keys="k"))
+            soon.append(arrivals.wait(count, 1.0))
+            assert soon[-1] or arrivals.wait(count, PATIENCE)
+            if soon[-1]:
+                break
+        assert soon[-1]
+        if structure == "queues":
+            assert store.get_message("T", 0, put.queue_offset).messages
+        else:
+            assert store.query_message("T", "k").physical_offsets[-1] == put.physical_offset
+
+
+def test_queues_and_index_are_built_in_the_dispatchers_thread(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:
+    """DSP-01: a put does not do it."""
+    threads: set[str] = set()
+    with running(vfs, clock) as store:
+        arrivals = [Arrivals(queues_of(store), threads), Arrivals(index_of(store), threads)]
+        for _ in range(3):
+            store.put_message(Message("T", keys="k"))
+        assert all(arrived.wait(3, PATIENCE) for arrived in arrivals)
+    assert threads == {"ReputMessageService"}

@@ -9,7 +9,7 @@ import pytest
 from rocketcompat.ha.frames import FRAME_HEADER, REPORT
 from rocketcompat.ha.master import Acknowledge, ConfigRequest, MasterSide, Request
 from rocketcompat.ha.slave import Fault
-from rocketcompat.ha.states import MASTER_MOVES, Move, State
+from rocketcompat.ha.states import State
 from tests.rocketcompat.ha.test_slave import split
 
 
@@ -144,10 +144,6 @@ def test_the_end_of_a_connection_is_noted_once() -> None:
     side = streaming()
     assert side.ended() == Fault("the slave closed the connection")
     assert side.ended() is None
-
-
-def test_no_table_lets_a_closed_side_go_on() -> None:
-    assert {move for state, move in MASTER_MOVES if state is State.CLOSED} == {Move.END}
 
 
 def test_random_bytes_from_a_slave_never_release_more_than_was_sent_and_keep_no_memory() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rocketcompat.ha.frames import BODY_SIZE_MAX, FRAME_HEADER, REPORT
 from rocketcompat.ha.slave import Body, Event, Fault, Heartbeat, SlaveSide
-from rocketcompat.ha.states import SLAVE_MOVES, Move, State
+from rocketcompat.ha.states import State
 
 
 def frame(offset: int, body: bytes = b"") -> bytes:
@@ -169,10 +169,6 @@ def test_the_end_of_the_connection_is_a_fault_that_names_a_frame_which_is_not_wh
         assert fault is not None
         assert fault.reason.endswith("in the middle of a frame") is inside
         assert side.ended() is None
-
-
-def test_no_table_lets_a_closed_side_go_on() -> None:
-    assert {move for state, move in SLAVE_MOVES if state is State.CLOSED} == {Move.END}
 
 
 def test_random_bytes_from_a_master_never_give_a_gap_and_keep_no_memory() -> None:

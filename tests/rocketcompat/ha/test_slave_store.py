@@ -8,29 +8,18 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import BatchItem, Message, MessageBatch, MessageStoreConfig
+from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.commitlog.raw import OutOfPlace
 from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
 from rocketcompat.messages import PutStatus
 from rocketcompat.store.put_status import put_status_of
 from tests.support.rocket.inside import log_of
+from tests.support.rocket.store.slaves import CONFIG
+from tests.support.rocket.store.slaves import root as root
+from tests.support.rocket.store.slaves import vfs as vfs
 from tubestore.clock import ManualClock
 from tubestore.errors import NotAStore, ReadOnlyStore
 from tubestore.testing import MemoryVfs, crash_states
-
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=1000, layouts=frozenset({"consume_queue", "index"})
-)
-
-
-@pytest.fixture
-def vfs(clock: ManualClock) -> MemoryVfs:
-    return MemoryVfs(clock)
-
-
-@pytest.fixture
-def root(vfs: MemoryVfs, clock: ManualClock) -> SlaveRoot:
-    return SlaveRoot.of("/s", CONFIG, vfs, clock)
 
 
 @pytest.fixture
@@ -279,13 +268,3 @@ def test_the_log_of_a_slave_is_taken_over_only_when_it_is_asked_for(
         root.open("m:1")
     with root.open("m:1", take_over=True, background=False) as store:
         assert store.raw_end == len(data)
-
-
-def test_a_note_that_cannot_be_read_refuses_the_root(
-    root: SlaveRoot, vfs: MemoryVfs, clock: ManualClock
-) -> None:
-    root.open("m:1", begin=0, background=False).close()
-    vfs.replace_file("/s/.tubestore/mirror.json", b"{")
-    for mode in ("r", "w"):
-        with pytest.raises(NotAStore, match=r"mirror\.json is not valid"):
-            rocketcompat.open("/s", mode, CONFIG, vfs=vfs, clock=clock)  # type: ignore[call-overload]

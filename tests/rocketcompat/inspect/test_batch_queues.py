@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,32 +15,15 @@ from rocketcompat.inspect.queues import QueueViews
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import files_of
-from tests.support.inner_batches import CONFIG, batch, opened, put_some
-from tests.support.rocket.cli import command_fixture  # noqa: F401
-
-OPTIONS = {"maxHashSlotNum": 5, "maxIndexNum": 50, "mapperFileSizeBatchConsumeQueue": 230}
-GIVEN = [text for name, value in OPTIONS.items() for text in ("-o", f"{name}={value}")]
-UNIT = 46
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store with several files of everything, closed cleanly."""
-    with opened(tmp_path / "s") as store:
-        for _ in range(3):
-            put_some(store)
-        store.put_inner_batch(batch(3, queue_id=1))
-    return tmp_path / "s"
-
-
-def queue_file(root: Path, start: int = 0) -> Path:
-    return root / "batchconsumequeue" / "B" / "0" / f"{start * UNIT:020d}"
-
-
-def patch(path: Path, position: int, data: bytes) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[position : position + len(data)] = data
-    path.write_bytes(raw)
+from tests.support.inner_batches import CONFIG, batch, opened
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.files.batch_queues import (
+    GIVEN,
+    OPTIONS,
+    patch,
+    wrong_unit,
+)
+from tests.support.rocket.files.batch_queues import root as root
 
 
 def test_a_sound_store_has_no_findings_and_lists_both_kinds(root: Path, command: Command) -> None:
@@ -143,75 +124,6 @@ def test_the_offset_of_a_time_is_found_in_a_queue_of_inner_batches(
     assert done.rows == [
         {"queue_offset": expected, "boundary": "lower", "store_timestamp": time}
     ]  # fmt: skip
-
-
-def cut_tail(root: Path) -> None:
-    patch(queue_file(root, 20), 0, bytes(4 * UNIT))
-
-
-def wrong_unit(root: Path) -> None:
-    patch(queue_file(root), 2 * UNIT + 8, b"\x7f")
-
-
-def hole(root: Path) -> None:
-    patch(queue_file(root, 5), UNIT, bytes(UNIT))
-
-
-def stale_unit(root: Path) -> None:
-    patch(queue_file(root, 20), 4 * UNIT, queue_file(root).read_bytes()[:UNIT])
-
-
-def no_queue(root: Path) -> None:
-    shutil.rmtree(root / "batchconsumequeue" / "B" / "0")
-
-
-def no_file(root: Path) -> None:
-    queue_file(root, 10).unlink()
-
-
-def file_behind(root: Path) -> None:
-    queue_file(root, 25).write_bytes(b"x" * 230)
-
-
-def short_file(root: Path) -> None:
-    queue_file(root, 5).write_bytes(queue_file(root, 5).read_bytes()[:100])
-
-
-def other_kind(root: Path) -> None:
-    path = root / "consumequeue" / "B" / "0"
-    path.mkdir(parents=True)
-    (path / ("0" * 20)).write_bytes(bytes(200))
-
-
-FAULTS: dict[Callable[[Path], None], str] = {
-    cut_tail: "unit_missing",
-    wrong_unit: "unit_wrong",
-    hole: "unit_wrong",
-    stale_unit: "unit_surplus",
-    no_queue: "unit_missing",
-    no_file: "unit_wrong",
-    file_behind: "unit_surplus",
-    short_file: "size",
-    other_kind: "queue_kind",
-}
-
-
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
-def test_a_fault_is_found_and_mended(
-    root: Path, command: Command, fault: Callable[[Path], None]
-) -> None:
-    before = files_of(root, "batchconsumequeue")
-    fault(root)
-    reasons = {row["reason"] for row in check(root, OPTIONS)}
-    assert FAULTS[fault] in reasons, reasons
-    assert command("repair", root, *GIVEN).code == 1
-    assert command("repair", root, *GIVEN, "--apply").code == 0
-    assert list(check(root, OPTIONS)) == []
-    assert files_of(root, "batchconsumequeue") == before
-    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
-        assert store.max_offset_in_queue("B", 0) == 69
-        assert store.put_inner_batch(batch(2)).queue_offset == 69
 
 
 def test_a_rebuild_makes_the_bytes_that_dispatch_wrote(root: Path, command: Command) -> None:

@@ -7,22 +7,22 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rocketcompat.cli.decoding import MESSAGE_COLUMNS
 from rocketcompat.formats import BLANK, CQ_UNIT, MAGIC_BLANK, MESSAGE_HEAD
 from rocketcompat.inspect.decode import (
-    MESSAGE_FIELDS,
     decode_commit_log,
     decode_queue,
     decode_record,
     decode_unit,
 )
 from tests.support.command import Command
-from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
-from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
+from tests.support.golden import golden_fixture as golden_fixture
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.files.decoded import UNIQ_KEY, demo_properties, record
+from tests.support.rocket.files.decoded import demo_fixture as demo_fixture
 from tubestore.errors import InvalidMessage, NotAStore
 
 #: A record that BoltMQ wrote: body "hello", topic "T", queue 1, flag 7, key k1.
@@ -31,44 +31,6 @@ BOLTMQ = bytes.fromhex(
     "00000000000001a1fca46b18010203040000162e000001a1fca46b180908070600002a9f"
     "0000000000000000000000000000000568656c6c6f015400084b455953016b3102"
 )
-UNIQ_KEY = "0A230C65000018B4AAC2799A3E0C0000"
-
-
-def record(offset: int = 0, *, body: bytes = b"messageBody", properties: bytes = b"") -> bytes:
-    """A record with the numbers of the article's demo (a store of 4.9.x)."""
-    topic = b"test-topic"
-    head = MESSAGE_HEAD.pack(
-        total_size=MESSAGE_HEAD.size + len(body) + 1 + len(topic) + 2 + len(properties),
-        magic_code=-626843481, body_crc=zlib.crc32(body) & 0x7FFFFFFF, queue_id=1, flag=0,
-        queue_offset=0, physical_offset=offset, sys_flag=0, born_timestamp=1678340733123,
-        born_host=bytes((10, 35, 12, 101)) + (50895).to_bytes(4, "big"),
-        store_timestamp=1678340733125,
-        store_host=bytes((10, 35, 12, 101)) + (10911).to_bytes(4, "big"), reconsume_times=0,
-        prepared_transaction_offset=0, body_length=len(body),
-    )  # fmt: skip
-    tail = bytes((len(topic),)) + topic + len(properties).to_bytes(2, "big") + properties
-    return head + body + tail
-
-
-def demo_properties() -> bytes:
-    pairs = {"CLUSTER": "c0", "TAGS": "tag", "KEYS": "key", "UNIQ_KEY": UNIQ_KEY}
-    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
-    pairs["CLUSTER"] += "x" * (82 - len(text))
-    return "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()
-
-
-@pytest.fixture(name="demo")
-def demo_fixture(tmp_path: Path) -> Path:
-    """The article's store: the message at 388, its unit number 0 of queue 1."""
-    (tmp_path / "commitlog").mkdir()
-    raw = record(0) + record(194 - 82, properties=b"")
-    raw = raw.ljust(388, b"\0") + record(388, properties=demo_properties())
-    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(raw.ljust(4096, b"\0"))
-    queue = tmp_path / "consumequeue" / "test-topic" / "1"
-    queue.mkdir(parents=True)
-    unit = CQ_UNIT.pack(physical_offset=388, size=194, tags_code=114586)
-    (queue / ("0" * 20)).write_bytes(unit.ljust(200, b"\0"))
-    return tmp_path
 
 
 def test_dec_01_the_decoder_runs_no_code_of_the_store() -> None:
@@ -304,25 +266,6 @@ def test_a_unit_that_leads_to_another_queue_s_message_is_told(demo: Path) -> Non
     assert message["reason"] == "its topic is 'test-topic', and the queue has 'other'"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["/nowhere", "--commitlog-offset", 0], 3, "no such file"),
-        (["STORE"], 2, "--commitlog-offset, or"),
-        (["STORE", "--topic", "t", "--queue", 1], 2, "--commitlog-offset, or"),
-        (["STORE", "--topic", "t", "--commitlog-offset", 1], 2, "--commitlog-offset, or"),
-        (["STORE", "-t", "nope", "-q", 1, "--offset", 0], 3, "no such queue"),
-    ],
-)
-def test_mistakes_are_one_line(
-    demo: Path, command: Command, arguments: list[Any], code: int, said: str
-) -> None:
-    done = command("decode", *(demo if a == "STORE" else a for a in arguments))
-    assert done.code == code
-    assert said in done.err
-    assert done.err.count("\n") == 1
-
-
 def test_a_negative_offset_is_refused(demo: Path) -> None:
     with pytest.raises(InvalidMessage):
         decode_commit_log(demo, -1)
@@ -330,7 +273,3 @@ def test_a_negative_offset_is_refused(demo: Path) -> None:
         decode_unit(demo / "consumequeue", -1)
     with pytest.raises(NotAStore, match="no file with an offset"):
         decode_unit(demo / "consumequeue", 0)
-
-
-def test_the_command_shows_every_field() -> None:
-    assert [c.name for c in MESSAGE_COLUMNS[: len(MESSAGE_FIELDS)]] == list(MESSAGE_FIELDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -11,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcompat.formats import CQ_UNIT
-from rocketcompat.messages import DispatchBatch
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.queues.table import ConsumeQueueTable
 from rocketcompat.queues.units import plain_units
-from tests.support.golden import GoldenFactory, golden_fixture  # noqa: F401
+from tests.support.golden import GoldenFactory
+from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.queues import put, queue_of, table_of
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import NotAStore
 from tubestore.testing.faults import FaultyFile, FaultyVfs
 from tubestore.testing.memory_vfs import MemoryVfs
 
@@ -33,20 +31,6 @@ def test_a_queue_that_starts_late_is_pre_filled_from_its_file_on() -> None:
     assert raw.hex().startswith(PRE_FILL * 3 + f"{2000:016x}")
     assert len(raw) == 140
     assert (queue.min_offset, queue.max_offset) == (10, 12)
-
-
-def test_units_roll_into_the_next_file_and_are_read_over_the_border() -> None:
-    vfs = MemoryVfs()
-    queue = queue_of(vfs)
-    put(queue, 0, 17)
-    assert [name for name, _, _ in vfs.entries("/store/consumequeue/T/1")] == [
-        "00000000000000000000",
-        "00000000000000000140",
-        "00000000000000000280",
-    ]
-    assert queue.units(3, 16)["tags_code"].tolist() == list(range(10, 23))
-    assert queue.units_in_file(3, 800)["tags_code"].tolist() == [10, 11, 12, 13]
-    assert len(queue.units(17, 20)) == 0
 
 
 class CountedVfs(FaultyVfs):
@@ -160,58 +144,12 @@ def test_a_trusted_end_costs_no_reads_and_is_used() -> None:
     assert len(journal) == 0
 
 
-def test_the_first_offset_follows_the_logs_minimum() -> None:
-    """As upstream's testCorrectMinOffset; an expired queue begins at its end (5.3.3)."""
-    vfs = MemoryVfs()
-    table = table_of(vfs, 6_000)
-    queue = table.find_or_create("T", 1)
-    offsets = np.arange(10_000)
-    queue.put_units(offsets, offsets * 100, np.full(10_000, 100), np.zeros(10_000))
-    found = []
-    for minimum in (0, 2000, 2001, 999_900, 1_000_000):
-        table.correct_min_offset(minimum)
-        found.append(queue.min_offset)
-    assert found == [0, 20, 21, 9_999, 10_000]
-
-
 def test_fill_units_are_never_the_first_offset() -> None:
     """4.9.8 serves them as messages of 2 GiB."""
     queue = queue_of(MemoryVfs())
     put(queue, 12, 1)
     assert queue.min_offset == 12
     assert queue.max_physical_offset == 2300
-
-
-def test_queues_of_rocksdb_are_refused() -> None:
-    vfs = MemoryVfs()
-    vfs.make_directories("/store/consumequeue")
-    vfs.open("/store/consumequeue/CURRENT", create=True)
-    with pytest.raises(NotAStore, match="RocksDB"):
-        table_of(vfs).load()
-
-
-def test_what_is_no_queue_is_passed_by() -> None:
-    vfs = MemoryVfs()
-    for name in ("T/0", "T/x", "T/07", "%RETRY%g/3"):
-        vfs.make_directories(f"/store/consumequeue/{name}")
-    table = table_of(vfs)
-    table.load()
-    assert [(queue.topic, queue.queue_id) for queue in table] == [("%RETRY%g", 3), ("T", 0)]
-
-
-def test_a_sync_covers_every_queue_that_was_written_once() -> None:
-    vfs = MemoryVfs()
-    table = table_of(vfs)
-    for queue_id in range(3):
-        table.find_or_create("T", queue_id)
-    table.mark(0)
-    none = np.empty(0, np.int64)
-    columns = (none, none, [], *[none] * 7, None, *[none] * 3)
-    table.put(DispatchBatch(0, 500, *columns))  # type: ignore[arg-type]
-    table.flush(sync=False)
-    assert table.ends == (500, 0)
-    table.flush(sync=True)
-    assert table.ends == (500, 500)
 
 
 @pytest.mark.parametrize("version", ["4.9.8", "5.3.3"])
@@ -238,15 +176,3 @@ def test_golden_queues_are_read_and_written_byte_for_byte(
         if path.is_file():
             name = path.relative_to(real.store)
             assert vfs.read_file(f"/store/{name}") == path.read_bytes()
-
-
-def test_a_batch_without_a_queued_record_is_taken(tmp_path: Path) -> None:
-    """Prepared and rolled back messages alone made the followers of a store stop."""
-    import rocketcompat
-    from rocketcompat import Message
-
-    with rocketcompat.open(tmp_path, "w", layouts={"consume_queue"}, background=False) as store:
-        prepared = store.put_message(Message("T", b"half", sys_flag=0x4))
-        assert store.wait_dispatched(prepared.physical_offset)
-        assert store.problems == []
-        assert store.put_message(Message("T", b"whole")).queue_offset == 0

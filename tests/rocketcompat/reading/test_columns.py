@@ -5,69 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import rocketcompat
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import Message
 from rocketcompat.commitlog.walk import gap_of
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.record.arrow import RECORD_SCHEMA
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.support.rocket.files.scanned import CONFIG, COUNT, as_rows, assert_same, opened
+from tests.support.rocket.files.scanned import store as store
 from tests.support.rocket.inside import dispatcher_of, log_of
 from tubestore.clock import ManualClock
 from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.testing import MemoryVfs
-
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=20_000, mapped_file_size_consume_queue=400, max_hash_slot_num=64,
-    max_index_num=2000, layouts=frozenset({"consume_queue", "index"}), compat="5.3.3",
-    max_topic_length=255,
-    max_transfer_count_on_message_in_memory=10_000, max_transfer_count_on_message_in_disk=10_000,
-    max_transfer_bytes_on_message_in_memory=1 << 30, max_transfer_bytes_on_message_in_disk=1 << 30,
-)  # fmt: skip
-COUNT = 300
-
-
-def opened(root: Path, **options: Any) -> DefaultMessageStore:
-    return rocketcompat.open(root, mode="w", config=CONFIG.changed(**options), background=False)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    """Plain records, some of version 2, and some with IPv6 hosts; in several files."""
-    with opened(tmp_path) as store:
-        for n in range(COUNT):
-            store.put_message(
-                Message(
-                    "T" if n % 7 else "long" * 40, b"body" * (n % 40), queue_id=n % 3, tags="t",
-                    keys=[f"k{n}", "all", f"m{n % 5}"], flag=n,
-                    born_host="[::1]:5" if n % 11 == 0 else "10.0.0.1:7",
-                    properties={"UNIQ_KEY": f"u{n}"},
-                )
-            )  # fmt: skip
-        dispatcher_of(store).dispatch_pending()
-        yield store
-
-
-def as_rows(batches: Any) -> list[dict[str, Any]]:
-    return pa.Table.from_batches(batches, RECORD_SCHEMA).to_pylist()
-
-
-def assert_same(store: DefaultMessageStore, row: dict[str, Any]) -> None:
-    """A row says what the record at its place says when it is decoded alone."""
-    record = store.look_message(row["physical_offset"])
-    said = {
-        "total_size": record.size, "queue_id": record.queue_id, "flag": record.flag,
-        "queue_offset": record.queue_offset, "sys_flag": record.sys_flag,
-        "born_timestamp": record.born_timestamp, "store_timestamp": record.store_timestamp,
-        "born_host": record.born_host_bytes, "store_host": record.store_host_bytes,
-        "reconsume_times": record.reconsume_times, "topic": record.topic, "body": record.body,
-        "prepared_transaction_offset": record.prepared_transaction_offset,
-        "body_crc": record.body_crc, "properties": record.properties_text.encode(),
-    }  # fmt: skip
-    assert {name: row[name] for name in said} == said
 
 
 @pytest.mark.parametrize("verify", [False, True])
@@ -228,61 +179,6 @@ def test_many_keys_need_an_index(tmp_path: Path) -> None:
     store = opened(tmp_path, layouts=frozenset({"consume_queue"}))
     with store, pytest.raises(InvalidMessage, match="no index"):
         store.query_messages("T", ["k"])
-
-
-def test_batches_of_all_sizes_are_scanned_as_they_were_put(tmp_path: Path) -> None:
-    random = np.random.default_rng(20_261_121)
-    with opened(tmp_path) as store:
-        bodies = [random.bytes(int(size)) for size in random.integers(0, 900, 400)]
-        store.put_columns({"topic": ["T"] * 400, "body": bodies, "queue_id": np.arange(400) % 5})
-        dispatcher_of(store).dispatch_pending()
-        assert [row["body"] for row in as_rows(store.scan(verify=True))] == bodies
-        page = store.read_queue("T", 3, 0, 20)
-        assert page.batch["body"].to_pylist() == bodies[3:103:5]
-
-
-@pytest.mark.parametrize("count", [1, 2, 40, 200])
-@pytest.mark.parametrize("properties", ["", "a\x01b\x02"])
-@pytest.mark.parametrize("size", [0, 5, 900])
-def test_records_that_differ_in_nothing_but_bytes_are_read_as_each_alone(
-    tmp_path: Path, count: int, properties: str, size: int
-) -> None:
-    """Above and below what is copied in one go, in a row of the log and with others between."""
-    with opened(
-        tmp_path, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000
-    ) as store:
-        for n in range(2 * count):
-            body = bytes([n % 251]) * size
-            store.put_message(Message("T", body, queue_id=n % 2, properties=properties, flag=n))
-        dispatcher_of(store).dispatch_pending()
-        found = [*as_rows(store.scan()), *as_rows([store.read_queue("T", 1).batch])]
-        assert [row["flag"] for row in found] == [*range(2 * count), *range(1, 2 * count, 2)]
-        for row in found:
-            assert_same(store, row)
-
-
-@pytest.mark.parametrize("place", [88 + 5, 88 + 5 + 1, 88 + 5 + 2, 88 + 5 + 3, 84])
-def test_a_length_or_topic_that_alone_is_another_is_not_taken_for_that_of_its_neighbours(
-    tmp_path: Path, place: int
-) -> None:
-    """Length of the topic, topic, length of the properties, length of the body: of one record."""
-    with opened(tmp_path) as store:
-        for n in range(5):
-            store.put_message(Message("T", b"12345", flag=n))
-        dispatcher_of(store).dispatch_pending()
-        places = [row["physical_offset"] for row in as_rows(store.scan())]
-        log_of(store).queue.files[0].write_at(places[3] + place, b"\x55")
-        page = store.read_queue("T", 0)
-        rows = as_rows([page.batch])
-        if place == 88 + 5 + 1:
-            assert [row["topic"] for row in as_rows(store.scan())] == ["T", "T", "T", "U", "T"]
-            assert [row["flag"] for row in rows] == [0, 1, 2, 4]
-            assert [p.reason for p in page.problems] == [
-                "a unit of T/0 points to this record of U/0"
-            ]
-        else:
-            assert [row["flag"] for row in rows] == [0, 1, 2, 4]
-            assert [problem.position for problem in page.problems] == [places[3]]
 
 
 @pytest.mark.parametrize("verify", [False, True])

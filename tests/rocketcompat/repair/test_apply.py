@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,28 +13,25 @@ from rocketcompat import Message
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
-from rocketcompat.inspect.decode import decode_commit_log, decode_record
+from rocketcompat.inspect.decode import decode_commit_log
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log, dump_tables
-from rocketcompat.record.verify import sound_chain
 from rocketcompat.repair.apply import repair
 from rocketcompat.repair.log import (
-    FILLER_LEAST,
     FILLER_TOPIC,
     PROPERTY_DAMAGED,
-    LostMessage,
-    Neighbour,
-    mend,
 )
 from rocketcompat.repair.plan import plan_repair
 from rocketcompat.transfer.exchange import sound_rows
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, SMALL, messages, write
 from tests.support.command import Command
 from tests.support.crashes import some_states
-from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory, golden_fixture  # noqa: F401
-from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
+from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
+from tests.support.golden import golden_fixture as golden_fixture
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.cli import digest
 from tests.support.rocket.golden import open_golden, units_of
-from tests.support.rocket.inside import parts_of
+from tests.support.rocket.store.mended import mend_store, mended, options_of
 from tubestore.clock import ManualClock
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import OsVfs
@@ -50,26 +45,16 @@ DAMAGED = (
     "cq-empty-last-file", "index-deleted", "cq-index-deleted", "cl-last-file-missing",
     "cl-first-files-missing", "cl-middle-file-missing",
 )  # fmt: skip
+
 OTHERS = (
     "cl-wrong-length", "cl-zero-length-last", "cq-wrong-length", "stray-dir-in-commitlog",
     "index-short", "index-broken-chain", "stale-units", "topic-overflow", "crash-cq-unflushed",
     "crash", "record-larger-than-file",
 )  # fmt: skip
+
 #: What cannot be seen, or is what a broker leaves every day.
 NOTHING_WRONG = {"cl-first-files-missing", "cl-zero-length-last", "crash", "flip-topic-last",
                  "record-larger-than-file", "cq-empty-last-file"}  # fmt: skip
-
-
-def options_of(real: Golden) -> dict[str, Any]:
-    config = real.meta["config"]
-    names = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
-    return {name: config[name] for name in names if name in config}
-
-
-def mended(real: Golden, **more: Any) -> list[dict[str, Any]]:
-    directory = StoreDirectory(real.store, options_of(real))
-    kept = Quarantine(directory.vfs, directory.root)
-    return list(repair(directory, clock=ManualClock(), quarantine=kept, **more))
 
 
 @pytest.mark.one_in(14, 2)
@@ -152,26 +137,6 @@ def test_the_real_classes_open_what_was_mended_and_lose_nothing(
     assert sorted(seen) == sorted(queued)
 
 
-def test_a_stand_in_keeps_number_properties_and_time(golden: GoldenFactory) -> None:
-    real = golden("rocketmq", "4.9.8", "flip-body-middle")
-    (region,) = [p for p in StoreDirectory(real.store).scan_log() if isinstance(p, Gap)]
-    rows = mended(real)
-    assert [row["action"] for row in rows if row["path"].startswith(str(real.store / "commitlog"))]
-    found = {row["physical_offset"]: row for row in dump_log(StoreDirectory(real.store))}
-    stand_in = found[region.start]
-    # The queue of the message still has its unit; the record says the same number.
-    assert stand_in["properties"].pop(PROPERTY_DAMAGED) == "1"
-    assert stand_in["properties"]
-    assert (stand_in["body"], stand_in["state"]) == (None, "lost")
-    unit = next(
-        (row for row in real.expected(type="message") if row["cqPhysicalOffset"] == region.start),
-        None,
-    )
-    if unit is not None:
-        assert stand_in["queue_offset"] == unit["index"]
-        assert stand_in["store_timestamp"] == unit["storeTimestamp"]
-
-
 @pytest.fixture(name="mended_root")
 def mended_root_fixture(tmp_path: Path) -> Path:
     """A store of five messages of which the third was lost; the shortest that there are."""
@@ -215,13 +180,6 @@ def test_every_read_gives_a_stand_in_the_state_lost_and_no_body(mended_root: Pat
     assert (shown["state"], "lost" in shown["reason"]) == ("lost", True)
 
 
-def test_what_a_filler_took_the_place_of_is_lost_too() -> None:
-    mended = mend(0, 1000, 2000, [], Neighbour())
-    assert mended is not None
-    states = {decode_record(raw, physical_offset=at)["state"] for at, raw in mended.patches}
-    assert states == {"lost"}
-
-
 @pytest.mark.parametrize(("offsets", "count"), [("keep", 5), ("renumber", 4)])
 def test_an_import_takes_stand_ins_only_where_offsets_are_kept(
     mended_root: Path, tmp_path: Path, command: Command, offsets: str, count: int
@@ -262,28 +220,6 @@ def test_a_dry_run_changes_nothing_and_leaves_with_one(
     assert "quarantine/1" in applied.err
     done = command("repair", real.store, "-f", "jsonl")
     assert (done.code, done.rows) == (0, [])
-
-
-def test_what_was_replaced_is_in_quarantine_byte_for_byte(
-    golden: GoldenFactory, command: Command, tmp_path: Path
-) -> None:
-    real = golden("rocketmq", "4.9.8", "flip-body-middle-abort")
-    before = {
-        p.relative_to(real.store): p.read_bytes() for p in real.store.rglob("*") if p.is_file()
-    }
-    ages = {p: (real.store / p).stat().st_mtime_ns for p in before}
-    place = tmp_path / "kept"
-    done = command("repair", real.store, "--apply", "--quarantine", place, "-f", "jsonl")
-    kept = {p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()}
-    assert kept
-    assert kept.items() <= before.items()
-    for row in done.rows:
-        path = Path(row["path"]).relative_to(real.store)
-        if row["action"] == "write":
-            assert path in kept
-            # A broker deletes files by their age.
-            assert (real.store / path).stat().st_mtime_ns == ages[path]
-    assert Path("abort") in kept
 
 
 def test_a_store_that_is_open_is_refused(tmp_path: Path, command: Command) -> None:
@@ -371,29 +307,6 @@ def test_a_shard_with_a_checkpoint_of_any_content_is_mended(
     assert command("check", tmp_path).code == 0
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "{}", "null", "[" * 100_000, '{"format": 1, "features": []}', "\udcff"]
-)
-def test_marks_of_any_content_are_none(tmp_path: Path, content: str) -> None:
-    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
-        store.put_message(rocketcompat.Message("T", b"x"))
-    path = tmp_path / ".tubestore/progress.json"
-    path.write_bytes(content.encode(errors="surrogateescape"))
-    assert list(check_store(StoreDirectory(tmp_path))) == []
-    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
-        assert [m.body for m in store.get_message("T", 0, 0).messages] == [b"x"]
-        assert store.problems == []
-
-
-def test_marks_with_an_infinite_number_are_none(tmp_path: Path) -> None:
-    with rocketcompat.open(tmp_path, "w", SMALL, background=False) as store:
-        store.put_message(rocketcompat.Message("T", b"x"))
-    path = tmp_path / ".tubestore/progress.json"
-    path.write_text(path.read_text().replace('"log_minimum": 0', '"log_minimum": Infinity'))
-    assert "Infinity" in path.read_text()
-    assert list(check_store(StoreDirectory(tmp_path))) == []
-
-
 def damage(vfs: MemoryVfs, places: list[int]) -> None:
     """Flip a body, destroy a head, tear the end, zero a unit, break a chain; leave `abort`."""
     log = f"{ROOT}/commitlog"
@@ -409,11 +322,6 @@ def damage(vfs: MemoryVfs, places: list[int]) -> None:
     name = vfs.entries(f"{ROOT}/index")[0][0]
     patch(f"{ROOT}/index/{name}", 40 + 4 * 7 + 20 * 5 + 16, b"\x00\x00\x00\x09")
     vfs.open(f"{ROOT}/abort", create=True).close()
-
-
-def mend_store(vfs: MemoryVfs, clock: ManualClock) -> None:
-    directory = StoreDirectory(ROOT, OPTIONS, vfs)
-    list(repair(directory, clock=clock, quarantine=Quarantine(vfs, ROOT)))
 
 
 def log_of(vfs: MemoryVfs) -> list[tuple[int, str, int, bytes]]:
@@ -443,56 +351,6 @@ def test_a_crash_at_any_moment_of_a_repair_is_mended_by_another(
         assert findings == [], str(state)
         assert not vfs.exists(f"{ROOT}/abort"), str(state)
     assert len(states) > 30
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_any_region_is_filled_by_a_chain_of_sound_records(seed: int) -> None:
-    source = random.Random(seed)
-    file_end = 8192
-    start = source.randrange(0, 4000)
-    end = file_end if source.random() < 0.3 else start + source.randrange(FILLER_LEAST, 3000)
-    lost = []
-    position = start + source.randrange(0, 200)
-    while position < end and source.random() < 0.8:
-        lost.append(
-            LostMessage("t" * source.randrange(1, 60), 1, len(lost), position,
-                        properties={"KEYS": "k" * source.randrange(0, 200)})
-        )  # fmt: skip
-        position += source.randrange(40, 900)
-    lost += [LostMessage("T", 2, n) for n in range(source.randrange(0, 3))]
-    before = Neighbour(1_700_000_000_000, bytes((10, 0, 0, 1, 0, 0, 42, 159)))
-    found = mend(start, end, file_end, lost, before)
-    assert found is not None
-    raw = bytearray(end - start)
-    for at, data in found.patches:
-        raw[at - start : at - start + len(data)] = data
-    chain = sound_chain(bytes(raw), 0, start, file_end - start)
-    assert chain.reason is None
-    assert chain.blank or start + chain.end == end
-    told = [*found.stand_ins, *found.without_room]
-    key = lambda message: (message.topic, message.queue_id, message.queue_offset)  # noqa: E731
-    assert sorted(map(key, told)) == sorted(map(key, lost))
-
-
-def test_fillers_are_in_no_queue_and_no_index(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
-    places = write(memory_vfs, clock, 40)
-    # A rolled back record stood in no queue either, so nothing but a filler can stand there.
-    rolled_back = next(i for i, m in enumerate(messages(40)) if m.sys_flag == 0xC)
-    place = places[rolled_back]
-    memory_vfs.open(f"{ROOT}/commitlog/{0:020d}").pwrite(bytes(60), place)
-    mend_store(memory_vfs, clock)
-    rows = {
-        row["physical_offset"]: row for row in dump_log(StoreDirectory(ROOT, OPTIONS, memory_vfs))
-    }
-    assert rows[place]["topic"] == FILLER_TOPIC
-    with rocketcompat.open(
-        ROOT, "w", SMALL, vfs=memory_vfs, clock=clock, background=False
-    ) as store:
-        assert store.problems == []
-        assert all(queue.topic != FILLER_TOPIC for queue in parts_of(store).queues or ())
-        assert len(list(units_of(store))) == sum(m.sys_flag in (0, 8) for m in messages(40))
-        found = pa.Table.from_batches(store.scan()).to_pylist()
-        assert [row["physical_offset"] for row in found if row["state"] == "lost"] == [place]
 
 
 def test_an_import_that_keeps_offsets_leaves_fillers_out_and_keeps_stand_ins() -> None:

@@ -8,9 +8,10 @@ from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
 from rocketcompat.repair.plan import plan_repair
-from tests.rocketcompat.repair.test_apply import log_of, mend_store
+from tests.rocketcompat.repair.test_apply import log_of
 from tests.rocketcompat.repair.test_rebuild import OPTIONS, ROOT, write
 from tests.support.crashes import some_states
+from tests.support.rocket.store.mended import mend_store
 from tubestore.clock import ManualClock
 from tubestore.core.quarantine import Quarantine
 from tubestore.testing import MemoryVfs

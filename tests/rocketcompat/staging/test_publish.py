@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 
 import rocketcompat
@@ -17,10 +15,7 @@ from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging import roll_forward
-from rocketcompat.staging.pieces import StagedPiece
-from rocketcompat.staging.writer import StagedLogWriter, blocks_of
-from tests.support.rocket.cli import command_fixture  # noqa: F401
-from tests.support.rocket.inside import log_of
+from rocketcompat.staging.writer import StagedLogWriter
 from tests.support.rocket.publishing import (
     CLOCK,
     CONFIG,
@@ -35,45 +30,13 @@ from tests.support.rocket.publishing import (
     stage,
 )
 from tests.support.rocket.publishing import vfs as vfs
-from tubestore.core.kernels import offsets_of
 from tubestore.errors import (
-    DiskFull,
     InvalidMessage,
     InvalidName,
     JobTaken,
-    MessageTooLarge,
     ReadOnlyStore,
-    StoreClosed,
-    StoreFailed,
 )
-from tubestore.testing import FaultyVfs, MemoryVfs
-
-
-def test_a_small_job_goes_on_in_the_live_file_and_a_large_one_begins_files(vfs: MemoryVfs) -> None:
-    with opened(vfs) as store:
-        store.put_message(Message("orders", b"first"))
-        small = store.publish("small", stage(vfs, "small", batch(numbered("s", 3))))
-        large = store.publish("large", stage(vfs, "large", batch(numbered("l", 60))))
-        put = store.put_message(Message("orders", b"last"))
-        assert 0 < small.start < small.end < 4096
-        assert small.rows == 3
-        assert not small.replayed
-        assert large.start == 4096
-        assert large.rows == 60
-        assert large.number == 2
-        assert put.physical_offset == large.end
-        wanted = [[b"first"], [], []]
-        for name, count in (("s", 3), ("l", 60)):
-            for n, body in enumerate(numbered(name, count)):
-                wanted[n % 3].append(body)
-        wanted[0].append(b"last")
-        store.wait_dispatched(put.physical_offset)
-        assert pulled(store) == wanted
-        assert [m.body for m in store.query_message("orders", "k59")] == [numbered("l", 60)[59]]
-    assert findings(vfs) == []
-    with opened(vfs) as store:
-        assert pulled(store) == wanted
-        assert store.recovered.clean
+from tubestore.testing import MemoryVfs
 
 
 @pytest.mark.parametrize(
@@ -98,15 +61,6 @@ def test_a_job_comes_behind_what_is_in_maps_and_buffers(
     assert findings(vfs) == []
 
 
-def test_pieces_follow_each_other_in_the_order_given(vfs: MemoryVfs) -> None:
-    parts = [stage(vfs, "j", batch(numbered(name, 25)), attempt=name) for name in "abc"]
-    with opened(vfs) as store:
-        store.publish("j", [piece for staged in reversed(parts) for piece in staged])
-        store.flush()
-        assert findings(vfs) == []
-    assert bodies(vfs) == numbered("c", 25) + numbered("b", 25) + numbered("a", 25)
-
-
 def test_a_published_log_is_the_one_that_puts_would_have_made(vfs: MemoryVfs) -> None:
     rows = batch(numbered("x", 100, 170), born_timestamp=[5] * 100)
     other = MemoryVfs(CLOCK)
@@ -120,73 +74,6 @@ def test_a_published_log_is_the_one_that_puts_would_have_made(vfs: MemoryVfs) ->
         for name in names:
             path = f"{ROOT}/{directory}/{name}"
             assert vfs.read_file(path) == other.read_file(path)
-
-
-@pytest.mark.gate
-def test_blocks_of_all_sizes_follow_each_other_in_the_same_memory(tmp_path: Path) -> None:
-    config = CONFIG.changed(mapped_file_size_commit_log=8 << 20)
-    small, large = numbered("s", 3000, 900), [bytes([n]) * (3 << 20) for n in range(2)]
-    rows = batch([*small, *large, *small[:2000], large[0], b"last"], born_timestamp=[5] * 5004)
-    for name in ("put", "published"):
-        with rocketcompat.open(tmp_path / name, "w", config, clock=CLOCK, background=False) as log:
-            if name == "put":
-                log.put_columns(rows)
-                continue
-            with StagedLogWriter(tmp_path / name, "j", "0", config=config) as writer:
-                writer.write(rows)
-                staged = writer.finish()
-            sizes = [size for _, size, _ in staged[0].blocks]
-            assert len(sizes) > 6
-            assert max(sizes) > 3 << 20
-            assert sizes != sorted(sizes)
-            log.publish("j", staged)
-    put, published = (sorted((tmp_path / name / "commitlog").iterdir()) for name in
-                      ("put", "published"))  # fmt: skip
-    assert [path.name for path in put] == [path.name for path in published]
-    assert len(put) == 2
-    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(put, published, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "wanted"),
-    [([], []), ([5], [(0, 1)]), ([5, 5], [(0, 2)]), ([3 << 20, 5], [(0, 1), (1, 2)]),
-     ([5, 3 << 20, 5], [(0, 2), (2, 3)]), ([600 << 10] * 4, [(0, 2), (2, 4)])],
-)  # fmt: skip
-def test_blocks_are_whole_records_of_about_a_mib(
-    sizes: list[int], wanted: list[tuple[int, int]]
-) -> None:
-    assert list(blocks_of(offsets_of(np.array(sizes, np.int64)) + 7)) == wanted
-
-
-def test_records_are_taken_as_they_are_but_for_their_offsets(vfs: MemoryVfs) -> None:
-    config = CONFIG.changed(
-        enabled_append_prop_crc=True, compat="5.3.3", force_verify_prop_crc=True
-    )
-    other = MemoryVfs(CLOCK)
-    with opened(other, config=config) as store:
-        store.put_message(Message("away", b"of another topic"))
-        store.put_columns(batch(numbered("x", 50), born_host=["[::1]:7"] * 50))
-        store.put_message(Message("orders", b"half", sys_flag=4))
-    with (
-        opened(vfs, config=config) as store,
-        StagedLogWriter(ROOT, "copy", "0", config=config, vfs=vfs) as writer,
-    ):
-        store.put_message(Message("orders", b"before"))
-        for piece in StoreDirectory(ROOT, {}, other).scan_log():
-            assert isinstance(piece, RecordColumns)
-            writer.write_records(piece)
-        CLOCK.advance(1000)
-        store.publish("copy", writer.finish())
-        store.flush()
-        records = list(store.get_message("orders", 0, 0))
-        assert store.max_offset_in_queue("orders", 0) == 18
-    assert [m.queue_offset for m in records] == list(range(len(records)))
-    assert records[1].store_timestamp < CLOCK.now_ms()
-    assert records[1].born_host == "[::1]:7"
-    assert bodies(vfs) == [b"before", *bodies(other)]
-    with opened(vfs, config=config) as store:  # checksums of whole records are asked for
-        assert log_of(store).gaps == ()
-    assert findings(vfs) == []
 
 
 def test_a_job_that_comes_again_with_other_messages_is_refused(vfs: MemoryVfs) -> None:
@@ -237,46 +124,6 @@ def test_what_was_not_staged_so_is_refused_before_anything_changes(vfs: MemoryVf
         assert store.publish("j", [piece.as_json()]).rows == 60
     assert bodies(vfs) == [b"first", b"second", *numbered("a", 60)]
     assert findings(vfs) == []
-
-
-def test_a_writer_takes_what_a_put_takes_and_nothing_else(vfs: MemoryVfs) -> None:
-    with StagedLogWriter(ROOT, "j", "0", config=CONFIG, vfs=vfs) as writer:
-        with pytest.raises(MessageTooLarge):
-            writer.write({"topic": ["t"], "body": [bytes(4096)]})
-        with pytest.raises(InvalidMessage, match="unknown"):
-            writer.write({"topic": ["t"], "colour": [b""]})
-        writer.write({"topic": ["t"], "body": [b"later"], "delay_level": [3]})
-        with pytest.raises(InvalidMessage, match="either all"):
-            writer.write({"topic": ["t"], "born_timestamp": [1]})
-        (piece,) = writer.finish()
-        with pytest.raises(StoreClosed):
-            writer.write({"topic": ["t"]})
-    assert piece.queues == (("SCHEDULE_TOPIC_XXXX", 2),)
-    with pytest.raises(InvalidName):
-        StagedLogWriter(ROOT, "j", "a/b", config=CONFIG, vfs=vfs)
-    with StagedLogWriter(ROOT, "given-up", "0", config=CONFIG, vfs=vfs) as writer:
-        writer.write({"topic": ["t"]})
-    assert vfs.entries(f"{ROOT}/.tubestore/staging/job-given-up") == []
-
-
-def write_all(writer: StagedLogWriter) -> list[StagedPiece]:
-    writer.write(batch(numbered("a", 5)))
-    return writer.finish()
-
-
-@pytest.mark.parametrize("call", ["pwrite", "sync", "sync_directory", "create"])
-def test_a_writer_whose_disk_fails_is_of_no_use_and_leaves_nothing(
-    vfs: MemoryVfs, call: str
-) -> None:
-    for number, kind in ((errno.ENOSPC, DiskFull), (errno.EIO, StoreFailed)):
-        faulty = FaultyVfs(vfs)
-        with StagedLogWriter(ROOT, "j", "0", config=CONFIG, vfs=faulty) as writer:
-            faulty.fail(call, error=number)
-            with pytest.raises(kind):
-                write_all(writer)
-            with pytest.raises(StoreClosed):
-                writer.write(batch(numbered("a", 5)))
-        assert vfs.entries(f"{ROOT}/.tubestore/staging/job-j") == []
 
 
 def test_a_store_that_is_read_publishes_nothing(vfs: MemoryVfs) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -14,33 +13,20 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.store.clean_service import CleanService
-from rocketcompat.store.cleaning import DiskUse, LogFile, disk_used_percent, occasion, plan
+from rocketcompat.store.cleaning import DiskUse, disk_used_percent, occasion, plan
 from rocketcompat.store.default_message_store import DefaultMessageStore
-from tests.support.rocket.inside import dispatcher_of, index_of, opened_of, parts_of
+from tests.support.rocket.inside import dispatcher_of, index_of, parts_of
+from tests.support.rocket.store.cleaned import CONFIG, HOUR, files
+from tests.support.rocket.store.cleaned import disk as disk
+from tests.support.rocket.store.cleaned import filled as filled
 from tubestore.clock import ManualClock
-from tubestore.errors import DiskFull, InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StorageError
+from tubestore.errors import InvalidMessage, OffsetOutOfRange, ReadOnlyStore, StorageError
 from tubestore.testing import MemoryVfs
 
-HOUR = 3_600_000
 CALM = DiskUse(50, 50)
+
 # The rule is in local time, wherever the test runs.
 FOUR, NOON = (int(datetime(2026, 11, 21, hour).timestamp() * 1000) for hour in (4, 12))  # noqa: DTZ001
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=16,
-    max_index_num=12,
-    layouts=frozenset({"consume_queue", "index"}),
-    delete_when="",
-)
-
-
-def files(now: int, *ages: float) -> list[LogFile]:
-    """Files of 1,000 bytes, changed so many hours ago."""
-    return [
-        LogFile(f"{place}", place * 1000, 1000, now - int(age * HOUR))
-        for place, age in enumerate(ages)
-    ]
 
 
 def doomed(config: MessageStoreConfig, now: int, disk: DiskUse, *ages: float) -> list[int]:
@@ -120,39 +106,6 @@ def test_a_file_system_without_blocks_is_not_used(monkeypatch: pytest.MonkeyPatc
     assert disk_used_percent("/proc") == 0
 
 
-class Disk:
-    """How full the disk is said to be."""
-
-    def __init__(self) -> None:
-        self.percent = 50
-
-    def __call__(self, path: str) -> int:
-        return self.percent
-
-
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-@pytest.fixture
-def filled(
-    memory_vfs: MemoryVfs, clock: ManualClock, disk: Disk
-) -> Iterator[tuple[DefaultMessageStore, CleanService]]:
-    """A store of 100 messages in five files of the log, one written every hour."""
-    with rocketcompat.open(
-        "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
-    ) as store:
-        for number in range(100):
-            topic = "old" if number < 10 else "T"
-            store.put_message(Message(topic, b"x" * 80, keys=f"k{number}"))
-            clock.advance(HOUR // 20)
-        store.flush()
-        cleaner = opened_of(store).cleaner
-        cleaner._disk_used = disk
-        yield store, cleaner
-
-
 def test_queues_and_index_follow_the_log(
     filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock, memory_vfs: MemoryVfs
 ) -> None:
@@ -177,25 +130,6 @@ def test_queues_and_index_follow_the_log(
     assert len(store.query_message("T", "k99").messages) == 1
     assert cleaner.deleted["index"] > 0
     assert store.put_message(Message("old")).queue_offset == 10
-
-
-@pytest.mark.parametrize("layouts", [["consume_queue", "index"], ["consume_queue", "tube"]])
-def test_a_store_without_marks_is_cleaned_in_the_first_round_as_announced(
-    memory_vfs: MemoryVfs, clock: ManualClock, layouts: list[str]
-) -> None:
-    how = {"layouts": layouts, "vfs": memory_vfs, "clock": clock, "background": False}
-    with rocketcompat.open("/s", "w", CONFIG, **how) as store:
-        for number in range(100):
-            store.put_message(Message("T", b"x" * 80, keys=f"k{number}"))
-    memory_vfs.remove("/s/.tubestore/progress.json")  # as a broker leaves it
-    clock.advance(100 * HOUR)
-    with rocketcompat.open("/s", "w", CONFIG, **how) as store:
-        opened_of(store).cleaner._disk_used = lambda path: 50
-        announced = store.clean(dry_run=True)
-        assert [verdict.delete for verdict in announced] == [True] * 4 + [False]
-        assert store.clean() == announced
-        assert store.min_physical_offset == 4 * 4096
-        assert store.max_offset_in_queue("T", 0) == 100
 
 
 def test_what_cannot_be_built_keeps_its_files_and_is_announced(
@@ -245,35 +179,6 @@ def test_a_dry_run_changes_nothing(
     assert [verdict.delete for verdict in store.clean(dry_run=True)] == [True] * 4 + [False]
     assert [verdict.delete for verdict in store.clean(dry_run=True, manual=False)] == [False] * 5
     assert store.min_physical_offset == 0
-
-
-def test_by_hand_the_next_twenty_rounds_delete_at_any_hour(
-    filled: tuple[DefaultMessageStore, CleanService], clock: ManualClock
-) -> None:
-    store, cleaner = filled
-    store.execute_delete_files_manually()
-    for _ in range(19):
-        assert not any(verdict.delete for verdict in cleaner.run())
-    clock.advance(100 * HOUR)
-    assert sum(verdict.delete for verdict in cleaner.run()) == 4
-    clock.advance(100 * HOUR)
-    assert cleaner.explain()[0].reason == "the last file is never deleted"
-
-
-def test_above_the_warning_level_messages_are_refused_until_there_is_room_again(
-    filled: tuple[DefaultMessageStore, CleanService], disk: Disk
-) -> None:
-    store, cleaner = filled
-    disk.percent = 91
-    cleaner.run()
-    with pytest.raises(DiskFull, match="91 % used, and above 90 % none is taken"):
-        store.put_message(Message("T"))
-    with pytest.raises(DiskFull):
-        store.put_columns({"topic": ["T"]})
-    assert store.get_message("T", 0, 80).messages
-    disk.percent = 90
-    cleaner.run()
-    assert store.put_message(Message("T")).queue_offset == 90
 
 
 def test_a_reader_cleans_nothing(

@@ -6,42 +6,24 @@ import gc
 import os
 import pickle
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import rocketcompat
-from rocketcompat import GetMessageStatus, Message, MessageStoreConfig, PutStatus
+from rocketcompat import GetMessageStatus, Message, PutStatus
 from rocketcompat.messages import MessageBatch
 from rocketcompat.record.batches import BatchItem
-from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, shards_of
+from tests.support.rocket.store.opened import OPTIONS, opened
 from tubestore.clock import ManualClock
 from tubestore.errors import (
-    InvalidMessage,
-    NotAStore,
-    ReadOnlyStore,
     StoreClosed,
     StoreFailed,
-    StoreLocked,
 )
 from tubestore.testing import FaultyVfs, MemoryVfs
-
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=4096,
-    mapped_file_size_consume_queue=200,
-    max_hash_slot_num=16,
-    max_index_num=40,
-    layouts=frozenset({"consume_queue", "index"}),
-)
-
-
-def opened(root: Path, mode: Any = "w", **settings: Any) -> DefaultMessageStore:
-    return rocketcompat.open(root, mode, CONFIG, background=False, **settings)
 
 
 def test_what_is_put_is_pulled_and_found_by_key(tmp_path: Path) -> None:
@@ -118,7 +100,7 @@ def test_a_pull_reads_the_unit_and_then_the_record(
 ) -> None:
     """CQ-17."""
     vfs = TracedVfs(memory_vfs)
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as store:
         for number in range(30):
             store.put_message(Message("T", b"%d" % number))
         dispatcher_of(store).dispatch_pending()
@@ -132,7 +114,7 @@ def test_a_query_by_key_reads_the_index_and_the_records_that_have_the_key(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
     """IDX-35: which queues cannot do."""
-    vfs, config = TracedVfs(memory_vfs), CONFIG.changed(max_hash_slot_num=1000, max_index_num=1000)
+    vfs, config = TracedVfs(memory_vfs), OPTIONS.changed(max_hash_slot_num=1000, max_index_num=1000)
     with rocketcompat.open("/s", "w", config, vfs=vfs, clock=clock, background=False) as store:
         for number in range(200):
             store.put_message(Message("T", b"%d" % number, keys=f"k{number % 100}"))
@@ -154,7 +136,7 @@ def test_messages_that_name_no_store_host_have_that_of_the_store(tmp_path: Path)
     """MSG-20: single ones, batches, columns, and with nulls in the column."""
     ours, other = "10.0.0.7:10912", "[::1]:5"
     batch = MessageBatch("T", [BatchItem(b"x")])
-    config = CONFIG.changed(store_host=ours)
+    config = OPTIONS.changed(store_host=ours)
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         ids = [
             store.put_message(Message("T")).msg_id,
@@ -174,7 +156,7 @@ def test_messages_that_name_no_store_host_have_that_of_the_store(tmp_path: Path)
 
 def test_waiting_for_a_structure_that_stopped_is_an_error(clock: ManualClock) -> None:
     vfs = FaultyVfs(MemoryVfs(clock))
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as store:
         first = store.put_message(Message("T", keys="k")).physical_offset
         assert store.wait_dispatched(first)
         vfs.fail("pwrite", path="/s/index", forever=True)
@@ -184,14 +166,14 @@ def test_waiting_for_a_structure_that_stopped_is_an_error(clock: ManualClock) ->
                 store.wait_dispatched(second)
         assert store.wait_dispatched(first)
         vfs.heal()
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as store:
         assert store.wait_dispatched(second)
         assert len(store.query_messages("T", ["k"])) == 2
 
 
 def test_a_flush_syncs_the_log_and_names_the_structure_that_stopped(clock: ManualClock) -> None:
     vfs = FaultyVfs(MemoryVfs(clock))
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as store:
         store.put_message(Message("T", keys="k"))
         store.flush()
         vfs.fail("pwrite", path="/s/index", forever=True)
@@ -201,7 +183,7 @@ def test_a_flush_syncs_the_log_and_names_the_structure_that_stopped(clock: Manua
                 store.flush()
             assert log_of(store).synced_offset == store.max_physical_offset
         vfs.heal()
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as store:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as store:
         store.flush()
         assert len(store.query_messages("T", ["k"])) == 2
 
@@ -212,104 +194,11 @@ def test_waiting_is_over_at_once_when_dispatch_has_stopped(
     def defect(**_: Any) -> None:
         raise ZeroDivisionError
 
-    with rocketcompat.open(tmp_path, "w", CONFIG) as store:
+    with rocketcompat.open(tmp_path, "w", OPTIONS) as store:
         monkeypatch.setattr(dispatcher_of(store), "_drained", defect, raising=True)
         put = store.put_message(Message("T"))
         with pytest.raises(StoreFailed, match="dispatch stopped: ZeroDivisionError"):
             store.wait_dispatched(put.physical_offset, timeout=30)
-
-
-def test_columns_are_stored_like_single_messages(tmp_path: Path) -> None:
-    bodies = [b"1", b"2", b"3"]
-    table = pa.table({"topic": ["A", "B", "A"], "body": bodies, "keys": ["k", "k", "l"]})
-    with opened(tmp_path) as store:
-        placed = store.put_columns(table)
-        assert placed.column_names == [
-            "physical_offset", "queue_offset", "size", "store_timestamp", "status",
-        ]  # fmt: skip
-        assert placed["queue_offset"].to_pylist() == [0, 0, 1]
-        for row, body in zip(placed.to_pylist(), bodies, strict=True):
-            record = store.look_message(row["physical_offset"])
-            assert (record.body, record.size) == (body, row["size"])
-        store.wait_dispatched(placed["physical_offset"][-1].as_py())
-        assert [m.body for m in store.get_message("A", 0, 0)] == [b"1", b"3"]
-        with pytest.raises(InvalidMessage):
-            store.put_columns({"topic": ["A"], "no": [1]})
-        assert store.put_columns({"topic": pa.array([], pa.string())}).num_rows == 0
-
-
-def test_threads_put_side_by_side(tmp_path: Path) -> None:
-    with rocketcompat.open(tmp_path, "w", CONFIG) as store:
-
-        def work(number: int) -> None:
-            for i in range(50):
-                store.put_message(Message(f"T{number % 2}", b"%d" % i), durability="fsync"
-                                  if i % 25 == 0 else None)  # fmt: skip
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert store.wait_dispatched(store.max_physical_offset - 1, timeout=30)
-        assert store.dispatch_behind_bytes == 0
-        assert [store.max_offset_in_queue(f"T{i}", 0) for i in (0, 1)] == [100, 100]
-
-
-def test_fsync_is_on_stable_storage_and_page_cache_does_not_wait(
-    memory_vfs: MemoryVfs, clock: ManualClock
-) -> None:
-    with rocketcompat.open(
-        "/s", "w", CONFIG, vfs=memory_vfs, clock=clock, background=False
-    ) as store:
-        before = log_of(store).sync_count
-        first = store.put_message(Message("T", b"1"))
-        assert log_of(store).sync_count == before
-        second = store.put_message(Message("T", b"2"), durability="fsync")
-        assert log_of(store).synced_offset == second.physical_offset + second.size
-        assert first.physical_offset < log_of(store).synced_offset
-
-
-def test_sync_flush_makes_every_put_durable(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
-    config = CONFIG.changed(flush_disk_type="SYNC_FLUSH")
-    with rocketcompat.open(
-        "/s", "w", config, vfs=memory_vfs, clock=clock, background=False
-    ) as store:
-        store.put_message(Message("T"))
-        store.put_columns({"topic": ["T"] * 50})
-        assert log_of(store).synced_offset == store.max_physical_offset
-        count = log_of(store).sync_count
-        store.put_message(Message("T"), durability="page_cache")
-        assert log_of(store).sync_count == count
-
-
-def test_what_is_no_message_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        for given, kind in ((b"a body alone", "bytes"), ({"topic": "T"}, "dict")):
-            with pytest.raises(InvalidMessage, match=f"Message is needed, not {kind}"):
-                store.put_message(given)  # type: ignore[arg-type]
-
-
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        with pytest.raises(StoreLocked):
-            opened(tmp_path)
-        store.put_message(Message("T"))
-    opened(tmp_path).close()
-
-
-def test_another_process_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path):
-        child = os.fork()
-        if child == 0:
-            try:
-                opened(tmp_path)
-            except StoreLocked:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        with pytest.raises(StoreLocked):  # what the child did has not dropped the lock
-            opened(tmp_path)
 
 
 def test_a_forked_child_cannot_use_the_store_and_does_not_close_it(tmp_path: Path) -> None:
@@ -355,58 +244,18 @@ def test_an_open_store_cannot_be_pickled(tmp_path: Path) -> None:
 
 def test_a_store_without_a_close_warns(memory_vfs: MemoryVfs) -> None:
     def forget_one() -> None:
-        rocketcompat.open("/s", "w", CONFIG, vfs=memory_vfs, background=False)
+        rocketcompat.open("/s", "w", OPTIONS, vfs=memory_vfs, background=False)
         gc.collect()
 
     with pytest.warns(ResourceWarning, match="/s"):
         forget_one()
 
 
-def test_a_reader_needs_a_store_and_does_not_make_one(tmp_path: Path) -> None:
-    with pytest.raises(NotAStore):
-        opened(tmp_path / "nothing", "r")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidMessage):
-        opened(tmp_path, "a")
-
-
-def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
-    with opened(tmp_path) as writer:
-        writer.wait_dispatched(writer.put_message(Message("T", b"1")).physical_offset)
-        with opened(tmp_path, "r") as reader:
-            assert [m.body for m in reader.get_message("T", 0, 0)] == [b"1"]
-            with pytest.raises(ReadOnlyStore):
-                reader.put_message(Message("T"))
-            with pytest.raises(ReadOnlyStore):
-                reader.flush()
-            for i in range(80):
-                last = writer.put_message(Message("T", b"x" * 100, keys=f"k{i}"))
-            writer.wait_dispatched(last.physical_offset)
-            assert reader.max_physical_offset < last.physical_offset
-            reader.refresh()
-            assert reader.max_physical_offset == writer.max_physical_offset
-            assert reader.max_offset_in_queue("T", 0) == 81
-            assert reader.problems == []
-
-
-def test_a_disk_that_breaks_at_close_leaves_the_abort_file(clock: ManualClock) -> None:
-    vfs = FaultyVfs(MemoryVfs(clock))
-    store = rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False)
-    store.put_message(Message("T"))
-    vfs.fail("sync", path="commitlog")
-    with pytest.raises(StoreFailed):
-        store.close()
-    assert vfs.exists("/s/abort")
-    vfs.heal()
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as again:
-        assert again.max_offset_in_queue("T", 0) == 1
-
-
 def test_a_structure_that_stops_is_reported_and_caught_up_at_the_next_open(
     clock: ManualClock,
 ) -> None:
     vfs = FaultyVfs(MemoryVfs(clock))
-    store = rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False)
+    store = rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False)
     vfs.fail("pwrite", path="consumequeue", forever=True)
     for i in range(5):
         last = store.put_message(Message("T", keys=f"k{i}"))
@@ -417,7 +266,7 @@ def test_a_structure_that_stops_is_reported_and_caught_up_at_the_next_open(
     vfs.heal()
     store.close()
     assert vfs.exists("/s/abort")
-    with rocketcompat.open("/s", "w", CONFIG, vfs=vfs, clock=clock, background=False) as again:
+    with rocketcompat.open("/s", "w", OPTIONS, vfs=vfs, clock=clock, background=False) as again:
         assert again.max_offset_in_queue("T", 0) == 5
         assert again.problems == []
 
@@ -433,30 +282,8 @@ def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
 
 
 def test_the_tube_shards_hold_what_the_log_holds(tmp_path: Path) -> None:
-    config = CONFIG.changed(layouts=frozenset({"consume_queue", "index", "tube"}))
+    config = OPTIONS.changed(layouts=frozenset({"consume_queue", "index", "tube"}))
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         last = store.put_columns({"topic": ["A", "B"] * 5, "body": [b"x"] * 10})
         store.wait_dispatched(last["physical_offset"][-1].as_py())
         assert sorted(shards_of(store).store.topics()) == ["A", "B"]
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_opening_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool) -> None:
-    was_on = gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with rocketcompat.open(tmp_path, mode="w", background=False):
-            assert gc.isenabled() is enabled
-        (tmp_path / "commitlog" / "stray").touch()
-        with pytest.raises(NotAStore):
-            rocketcompat.open(tmp_path, mode="w", background=False)
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if was_on else gc.disable)()
-
-
-def test_a_reader_refuses_the_shards_that_it_does_not_show(tmp_path: Path) -> None:
-    with rocketcompat.open(tmp_path, "w", layouts={"tube"}, background=False):
-        pass
-    with pytest.raises(InvalidMessage, match=r"a reader shows no shards; tubestore\.open"):
-        rocketcompat.open(tmp_path, "r", layouts={"tube", "index"})

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
+import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, PutStatus
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.flush import FlushService
-from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
+from tests.support.rocket.inside import (
+    dispatcher_of,
+    log_of,
+    opened_of,
+    queues_of,
+)
+from tests.support.rocket.store.background import THREADED, Rounds, WatchedVfs, running
+from tests.support.rocket.store.background import vfs as vfs
 from tests.support.rocket.stores import opener
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, StoreBusy, StoreFailed
@@ -22,7 +30,9 @@ CONFIG = MessageStoreConfig(
     mapped_file_size_consume_queue=20 * 1000,
     layouts=frozenset({"consume_queue"}),
 )
+
 opened = opener(CONFIG)
+
 #: A record with a topic of one byte takes this many bytes besides its body.
 FIXED = 92
 
@@ -333,3 +343,83 @@ def test_a_flush_whose_queues_find_no_room_is_refused_as_a_full_disk(
     vfs.heal()
     assert log_of(store).synced_offset == 500
     store.flush()
+
+
+def test_the_flush_thread_syncs_one_put_after_the_thorough_interval(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:  # FLS-06
+    with running(vfs, clock, layouts=frozenset()) as store:
+        rounds = Rounds(opened_of(store).flusher)
+        put = store.put_message(Message("T", b"x" * 100))
+        rounds.wait()
+        assert log_of(store).synced_offset == put.physical_offset == 0
+        clock.advance(THREADED.flush_commit_log_thorough_interval)
+        rounds.wait()
+        assert log_of(store).synced_offset == put.size
+
+
+def test_the_flush_thread_syncs_a_log_of_four_dirty_pages_at_its_interval(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:  # FLS-06
+    with running(vfs, clock) as store:
+        rounds = Rounds(opened_of(store).flusher)
+        store.put_message(Message("T", b"x" * 4 * 4096))
+        clock.advance(THREADED.flush_interval_commit_log)
+        rounds.wait()
+        assert log_of(store).synced_offset == store.max_physical_offset
+
+
+def test_the_flush_thread_syncs_a_queue_of_two_dirty_pages_at_its_interval(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:  # FLS-09
+    with running(vfs, clock, flush_interval_consume_queue=1000) as store:
+        placed = store.put_columns({"topic": ["T"] * 500})
+        assert store.wait_dispatched(placed["physical_offset"][-1].as_py())
+        rounds, queue = Rounds(opened_of(store).flusher), queues_of(store).find_or_create("T", 0)
+        rounds.wait()
+        assert queue.dirty_pages == 2  # the interval of the queues is not over
+        clock.advance(1000)
+        rounds.wait()
+        assert queue.dirty_pages == 0
+        assert "/s/consumequeue/T/0/" + "0" * 20 in vfs.paths("sync")
+
+
+def test_the_flush_thread_syncs_ten_queues_of_one_unit_after_the_thorough_interval(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:  # FLS-10
+    with running(vfs, clock) as store:
+        puts = [store.put_message(Message("T", queue_id=queue_id)) for queue_id in range(10)]
+        assert store.wait_dispatched(puts[-1].physical_offset)
+        wanted = {f"/s/consumequeue/T/{queue_id}/{0:020d}" for queue_id in range(10)}
+        assert wanted.isdisjoint(vfs.paths("sync"))
+        clock.advance(THREADED.flush_consume_queue_thorough_interval)
+        vfs.wait_for(lambda: wanted <= {path for call, path in vfs.made if call == "sync"})
+
+
+def test_the_flush_thread_works_at_the_shortest_of_its_intervals() -> None:
+    for log, queues, seconds in ((500, 1000, 0.5), (600, 200, 0.2)):
+        vfs, clock = WatchedVfs(MemoryVfs()), ManualClock()
+        options = {"flush_interval_commit_log": log, "flush_interval_consume_queue": queues}
+        config = THREADED.changed(**options)
+        with rocketcompat.open(
+            "/s", "w", config, vfs=vfs, clock=clock, background=False
+        ) as store:  # fmt: skip
+            assert opened_of(store).flusher.work() == seconds
+            assert opened_of(store).flusher.after_error() == seconds
+
+
+def test_what_the_flush_thread_could_not_sync_is_tried_again(
+    vfs: WatchedVfs, clock: ManualClock
+) -> None:
+    with running(vfs, clock) as store:
+        rounds, queue = Rounds(opened_of(store).flusher), queues_of(store).find_or_create("T", 0)
+        fault = vfs.fail("sync", path="/s/consumequeue")
+        placed = store.put_columns({"topic": ["T"] * 500})
+        assert store.wait_dispatched(placed["physical_offset"][-1].as_py())
+        clock.advance(1)
+        vfs.wait_for(lambda: ("sync", f"/s/consumequeue/T/0/{0:020d}") in vfs.made)
+        clock.advance(1)
+        rounds.wait()
+        assert fault.struck == 1
+        assert queue.dirty_pages == 0
+        assert "FlushService" in str(store.problems[-1])

@@ -7,132 +7,39 @@ The crash proof of the whole stack is in ``tests/proof/crash``.
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import rocketcompat
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import Message
 from rocketcompat.check.whole import check_store
-from rocketcompat.commitlog import ending
-from rocketcompat.files.progress import ProgressFile
 from rocketcompat.formats import MESSAGE_PREFIX
-from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.messages import BatchItem, MessageBatch, has_queue_unit
-from rocketcompat.queues.recovery import sound_pieces
-from rocketcompat.record.codec import decode_one
 from rocketcompat.repair.rebuild import rebuild
-from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.crashes import some_states
 from tests.support.rocket.inside import (
     dispatcher_of,
-    index_of,
     log_of,
-    opened_of,
     parts_of,
     queues_of,
-    shards_of,
 )
-from tubestore.clock import ManualClock
+from tests.support.rocket.store.recovered import (
+    CONFIG,
+    LOG,
+    LOSSES,
+    PROGRESS,
+    ROOT,
+    Bench,
+    bodies_of,
+    log_file,
+    open_by_another,
+    reopened,
+)
+from tests.support.rocket.store.recovered import bench as bench
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, NotAStore
-from tubestore.store.manager import engine_of
-from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
-
-ROOT = "/store"
-LOG = f"{ROOT}/commitlog"
-PROGRESS = f"{ROOT}/.tubestore/progress.json"
-CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=1000,
-    mapped_file_size_consume_queue=100,
-    max_hash_slot_num=7,
-    max_index_num=20,
-    layouts=frozenset({"consume_queue", "index"}),
-)
-
-
-class Bench:
-    """A disk in memory with a store on it that can be killed."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.vfs = MemoryVfs(clock)
-        self.store: DefaultMessageStore | None = None
-
-    def open(self, config: MessageStoreConfig = CONFIG, mode: Any = "w") -> DefaultMessageStore:
-        self.store = rocketcompat.open(
-            ROOT, mode, config, vfs=self.vfs, clock=self.clock, background=False
-        )
-        return self.store
-
-    def put(self, count: int, *, first: int = 0) -> list[int]:
-        assert self.store is not None
-        places = []
-        for i in range(first, first + count):
-            message = Message(f"T{i % 2}", b"%03d" % i + b"x" * 57, "abc"[i % 3], f"k{i}")
-            places.append(self.store.put_message(message).physical_offset)
-        return places
-
-    def kill(self) -> None:
-        """End the process: nothing more is written, the locks are gone."""
-        assert self.store is not None
-        self.store._closed = True
-        if parts_of(self.store).tube is not None:
-            engine_of(shards_of(self.store).store).abandon("killed")
-        self.vfs.release_locks()
-
-    def overwrite(self, path: str, position: int, data: bytes) -> None:
-        file = self.vfs.open(path)
-        file.pwrite(data, position)
-        file.close()
-
-
-@pytest.fixture
-def bench(clock: ManualClock) -> Bench:
-    return Bench(clock)
-
-
-def log_file(number: int) -> str:
-    return f"{LOG}/{number * 1000:020d}"
-
-
-def bodies_of(store: DefaultMessageStore) -> list[int]:
-    """Numbers of the messages in the log, having checked that queues and index agree with it."""
-    wanted, numbers = {}, []
-    for piece in sound_pieces(log_of(store), 0, 1 << 62):
-        for start in piece.starts.tolist():
-            record = decode_one(piece.data, start)
-            numbers.append(int(record.body[:3]))
-            if has_queue_unit(record.sys_flag):
-                place = (record.topic, record.queue_id, record.queue_offset)
-                assert place not in wanted
-                wanted[place] = record.physical_offset
-            found = index_of(store).select(record.topic, f"k{numbers[-1]}", 9, 0, 1 << 60)[0]
-            assert found == [record.physical_offset]
-    for queue in queues_of(store):
-        for offset in range(queue.max_offset):
-            place = wanted.pop((queue.topic, queue.queue_id, offset), None)
-            unit = queue.unit(offset)
-            if place is None:
-                assert log_of(store).gaps.over(unit.physical_offset)
-            else:
-                assert unit.physical_offset == place
-    assert wanted == {}
-    return numbers
-
-
-def reopened(bench: Bench, config: MessageStoreConfig = CONFIG) -> list[int]:
-    """Open, look, close; again; what is there both times."""
-    with bench.open(config) as store:
-        first = bodies_of(store)
-    with bench.open(config) as store:
-        assert store.recovered.clean
-        assert bodies_of(store) == first
-    assert not bench.vfs.exists(f"{ROOT}/abort")
-    return first
+from tubestore.testing import FaultyVfs
 
 
 def test_what_was_put_before_a_kill_is_there(bench: Bench) -> None:
@@ -195,26 +102,6 @@ def test_a_torn_record_is_cut_and_zeroed(bench: Bench) -> None:
     assert not any(bench.vfs.tree()[log_file(0)][places[2] :])
     store.close()
     assert reopened(bench) == [0, 1]
-
-
-def test_damage_with_sound_records_behind_it_stays_and_is_reported(bench: Bench) -> None:
-    bench.open()
-    places = bench.put(9)
-    bench.kill()
-    bench.overwrite(log_file(0), places[3] + 100, b"\xff" * 20)
-    kept = bench.vfs.tree()[log_file(0)]
-    store = bench.open()
-    assert bench.vfs.tree()[log_file(0)] == kept
-    problem = store.problems[0]
-    assert isinstance(problem, CorruptRecord)
-    assert (problem.path, problem.position) == (log_file(0), places[3])
-    assert bodies_of(store) == [0, 1, 2, 4, 5, 6, 7, 8]
-    with pytest.raises(CorruptRecord):
-        store.look_message(places[3])
-    store.close()
-    with bench.open() as store:
-        assert store.recovered.clean
-        assert str(store.problems[0]) == str(problem)
 
 
 def test_the_number_of_a_damaged_last_message_is_not_given_out_again(bench: Bench) -> None:
@@ -286,88 +173,6 @@ def test_upstream_recovery_cuts_at_the_first_bad_record(bench: Bench) -> None:
     assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
 
 
-def lose_progress(bench: Bench) -> None:
-    bench.vfs.remove(PROGRESS)
-
-
-def garble_progress(bench: Bench) -> None:
-    bench.overwrite(PROGRESS, 0, b"]]]")
-
-
-def impossible_marks(bench: Bench) -> None:
-    content = json.loads(bench.vfs.read_file(PROGRESS))
-    content["followers"]["index"] = [5, "x"]
-    bench.vfs.replace_file(PROGRESS, json.dumps(content).encode())
-
-
-def open_by_another(bench: Bench) -> None:
-    bench.clock.advance(1000)
-    bench.overwrite(f"{ROOT}/lock", 0, b"lock")
-
-
-@pytest.mark.parametrize(
-    "change", [lose_progress, garble_progress, impossible_marks, open_by_another]
-)
-@pytest.mark.parametrize("clean", [True, False])
-def test_marks_that_cannot_be_trusted_count_as_none(
-    bench: Bench, change: Callable[[Bench], None], clean: bool
-) -> None:
-    store = bench.open()
-    bench.put(25)
-    if clean:
-        store.close()
-    else:
-        bench.kill()
-    change(bench)
-    store = bench.open()
-    # After a clean stop as a real broker begins: at the third-last of the log's five files.
-    assert (store.recovered.clean, store.recovered.verified_from) == (False, 2000 * clean)
-    assert bodies_of(store) == list(range(25))
-    store.close()
-    assert reopened(bench) == list(range(25))
-
-
-@pytest.mark.parametrize("left", [b"", bytes(4)])
-def test_a_lock_that_lost_its_content_in_a_power_cut_does_not_let_a_torn_record_pass(
-    bench: Bench, left: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = bench.open()
-    bench.put(3)
-    store.flush()
-    (torn,) = bench.put(1, first=3)
-    end = store.max_physical_offset
-    bench.kill()
-    bench.overwrite(log_file(0), end - 4, bytes(4))
-    bench.clock.advance(1000)
-    lock = bench.vfs.open(f"{ROOT}/lock")
-    lock.truncate(0)
-    lock.pwrite(left, 0)
-    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
-    with bench.open(mode="r") as reader:
-        assert reader.max_physical_offset == torn
-    assert reopened(bench) == [0, 1, 2]
-
-
-def test_the_lock_is_on_stable_storage_before_a_mark_names_its_time(bench: Bench) -> None:
-    journal = bench.vfs.record()
-    bench.open().close()
-    for state in crash_states(journal, seed=1, kinds=("power",)):
-        vfs = state.vfs()
-        if vfs.exists(PROGRESS):
-            assert vfs.read_file(f"{ROOT}/lock") == b"lock", state
-
-
-def test_progress_of_a_newer_version_is_refused(bench: Bench) -> None:
-    bench.open().close()
-    content = json.loads(bench.vfs.read_file(PROGRESS))
-    for change in ({"format": 2}, {"features": ["time travel"]}):
-        bench.vfs.replace_file(PROGRESS, json.dumps({**content, **change}).encode())
-        with pytest.raises(NotAStore, match="newer version"):
-            bench.open()
-        with pytest.raises(NotAStore, match="newer version"):
-            bench.open(mode="r")
-
-
 def test_records_that_a_real_broker_appended_are_taken_in(bench: Bench) -> None:
     with bench.open() as store:
         bench.put(4)
@@ -390,36 +195,6 @@ def test_a_structure_that_is_switched_on_later_is_built_from_the_log(
         bench.put(25)
     with bench.open() as store:
         assert bodies_of(store) == list(range(25))
-
-
-def test_the_windows_see_the_damage_that_a_recovery_sees(bench: Bench) -> None:
-    """A record of ours has no zeros in its properties: one of which a sector was lost is damaged.
-
-    Of a store that somebody else may have written to nobody can say that, so it matters whether
-    the marks are believed; and after the recovery, that they list the damage.
-    """
-    bench.open()
-    bench.put(3)
-    assert bench.store is not None
-    bench.store.flush()
-    places = bench.put(5, first=3)
-    bench.kill()
-    assert places[0] // 1000 == places[1] // 1000
-    bench.overwrite(log_file(places[0] // 1000), places[1] % 1000 - 4, bytes(4))
-
-    def damage_in_windows() -> list[tuple[str, int]]:
-        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
-        return [(f["path"], f["position"]) for f in findings if f["reason"] == "damaged"]
-
-    before = damage_in_windows()
-    with bench.open(mode="r") as reader:
-        seen = [damage.start for damage in log_of(reader).gaps]
-    with bench.open() as store:
-        (damage,) = log_of(store).gaps
-        assert damage.start == places[0]
-        assert before == damage_in_windows() == [(damage.path, damage.position)]
-        assert seen == [damage.start]
-    assert damage_in_windows() == before
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -669,19 +444,6 @@ def test_a_log_that_retention_shortened_is_no_problem(bench: Bench) -> None:
     assert [f for f in findings if f["reason"] == "file_missing"] == []
 
 
-def zero(file: Any, start: int) -> None:
-    file.pwrite(bytes(file.size() - start), start)
-
-
-#: What a full disk or a file system's repair leaves of a file, by name.
-LOSSES: dict[str, Callable[[Any], None] | None] = {
-    "removed": None,
-    "emptied": lambda file: file.truncate(0),
-    "zeroed": lambda file: zero(file, 0),
-    "half zeroed": lambda file: zero(file, file.size() // 2),
-}
-
-
 @pytest.mark.parametrize(
     ("lost", "loss"),
     [(None, "removed"), *((n, x) for n in (0, 1, -1) for x in ("removed", "emptied", "zeroed"))],
@@ -754,122 +516,6 @@ def test_reads_of_columns_with_verify_report_a_damaged_body(bench: Bench) -> Non
             reader.query_messages("T0", ["k2", "k4"], verify=True)
 
 
-# -- a log that is not there -------------------------------------------------------------------
-
-
-def structures(bench: Bench) -> dict[str, bytes]:
-    names = ("/consumequeue/", "/index/", "/tube/")
-    return {p: d for p, d in bench.vfs.tree().items() if any(name in p for name in names)}
-
-
-def move_log_away(bench: Bench) -> None:
-    bench.vfs.rename(LOG, "/elsewhere")
-
-
-def empty_the_log(bench: Bench) -> None:
-    bench.vfs.make_directories("/elsewhere")
-    for name, _, _ in bench.vfs.entries(LOG):
-        bench.vfs.rename(f"{LOG}/{name}", f"/elsewhere/{name}")
-
-
-@pytest.mark.parametrize("marks", [True, False])
-@pytest.mark.parametrize("lose", [move_log_away, empty_the_log])
-def test_a_store_whose_log_is_not_there_is_refused_and_left_as_it_is(
-    bench: Bench, lose: Callable[[Bench], None], marks: bool
-) -> None:
-    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
-    with bench.open(config):
-        bench.put(12)
-    lose(bench)
-    if not marks:
-        bench.vfs.remove(PROGRESS)
-    before = bench.vfs.tree()
-    for mode in ("w", "r"):
-        with pytest.raises(NotAStore, match=r"(?s)commitlog"):
-            bench.open(config, mode=mode)
-    with pytest.raises(NotAStore, match=r"consumequeue, index, tube.*accept_lost_log"):
-        bench.open(config)
-    assert bench.vfs.tree() == before
-    elsewhere = config.changed(store_path_commit_log="/elsewhere")
-    for mode in ("r", "w"):
-        with bench.open(elsewhere, mode=mode) as store:
-            assert store.max_offset_in_queue("T0", 0) == 6
-
-
-def test_a_new_log_begins_when_the_old_one_is_said_to_be_lost(bench: Bench) -> None:
-    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"}, accept_lost_log=True)
-    with bench.open(config):
-        bench.put(12)
-    before = structures(bench)
-    move_log_away(bench)
-    with bench.open(config) as store:
-        bench.put(2, first=40)
-        dispatcher_of(store).dispatch_pending()
-        assert bodies_of(store) == [40, 41]
-    kept = f"{ROOT}/.tubestore/quarantine/1"
-    after = bench.vfs.tree()
-    assert all(after[f"{kept}{p.removeprefix(ROOT)}"] == data for p, data in before.items())
-    assert reopened(bench, config) == [40, 41]
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_log_that_lost_its_last_files_is_refused_and_left_as_it_is(
-    bench: Bench, killed: bool
-) -> None:
-    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
-    with bench.open(config):
-        bench.put(20)
-    if killed:
-        store = bench.open(config)
-        bench.put(10, first=20)
-        store.flush()
-        bench.kill()
-    last, before_last = sorted(name for name, _, _ in bench.vfs.entries(LOG))[:-3:-1]
-    kept = {name: bench.vfs.read_file(f"{LOG}/{name}") for name in (last, before_last)}
-    for name in kept:
-        bench.vfs.remove(f"{LOG}/{name}")
-    before = bench.vfs.tree()
-    with pytest.raises(NotAStore, match=rf"{before_last}.* is missing.*accept_lost_log"):
-        bench.open(config)
-    assert bench.vfs.tree() == before
-    with bench.open(config, mode="r") as reader:
-        paths = [getattr(problem, "path", None) for problem in reader.problems]
-        assert f"{LOG}/{before_last}" in paths
-    for name, data in kept.items():
-        bench.vfs.replace_file(f"{LOG}/{name}", data)
-    assert reopened(bench, config) == list(range(30 if killed else 20))
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_log_goes_on_without_its_last_file_when_that_is_given_up(
-    bench: Bench, killed: bool
-) -> None:
-    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"}, accept_lost_log=True)
-    with bench.open(config) as store:
-        places = bench.put(20)
-        if killed:
-            store.flush()
-            bench.kill()
-    last = log_file(places[-1] // 1000)
-    bench.vfs.remove(last)
-    left = [n for n, place in enumerate(places) if place // 1000 < places[-1] // 1000]
-    with bench.open(config) as store:
-        assert last in [getattr(problem, "path", None) for problem in store.problems]
-        assert any("/tube/" in p for p in bench.vfs.tree() if "/quarantine/" in p)
-        assert bodies_of(store) == left
-        assert store.put_message(Message("T0", b"020")).queue_offset == 10
-    for number in range(3):
-        with bench.open(config) as store:
-            assert store.problems == []
-            assert [m.body for m in store.get_message("T0", 0, 10).messages] == [b"020"]
-            if number < 2:
-                continue
-            assert store.put_message(Message("T1", b"021")).queue_offset == 10
-    with bench.open(config) as store:
-        assert store.put_message(Message("T1", b"022")).queue_offset == 11
-        assert "next_offsets" not in json.loads(bench.vfs.read_file(PROGRESS))
-
-
 def test_a_killed_opening_keeps_the_queue_offsets_of_a_log_that_was_given_up(
     bench: Bench,
 ) -> None:
@@ -895,21 +541,6 @@ def test_a_record_that_was_cut_after_a_clean_close_keeps_its_queue_offset(bench:
             pass
     with bench.open() as store:
         assert store.put_message(Message("T1", b"020")).queue_offset == 10
-
-
-def test_a_log_that_a_power_cut_took_before_its_first_sync_is_no_lost_one(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = bench.open()
-    bench.put(3)
-    dispatcher_of(store).dispatch_pending()
-    bench.kill()
-    bench.vfs.remove(log_file(0))
-    with pytest.raises(NotAStore, match="log is not there"):
-        bench.open()  # on the same boot no file goes by itself
-    bench.vfs.release_locks()
-    monkeypatch.setattr(bench.vfs, "boot_id", lambda: "another")
-    assert reopened(bench) == []
 
 
 def test_a_store_of_dledger_is_refused_by_name(bench: Bench) -> None:
@@ -940,8 +571,6 @@ def test_a_log_of_dledgers_entries_is_refused_by_name(bench: Bench) -> None:
 
 
 # -- stores without marks of ours: where a broker's recovery begins -----------------
-
-
 def log_files_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """Return the bytes that are read of each file of the log from now on, by its number."""
     read: dict[int, int] = {}
@@ -1042,40 +671,6 @@ def test_queues_that_do_not_join_the_last_files_of_a_log_are_built_from_its_begi
     assert reopened(bench) == list(range(60))
 
 
-def test_records_that_come_between_two_looks_of_a_reader_are_no_damage(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with bench.open() as writer:
-        bench.put(3)
-        search, coming = ending.find_record, [3, 5]
-
-        def late(*args: Any) -> int | None:
-            if coming:
-                bench.store = writer
-                bench.put(2, first=coming.pop(0))
-            return search(*args)
-
-        for module in (ending, directory):
-            monkeypatch.setattr(module, "find_record", late)
-        with rocketcompat.open(ROOT, "r", CONFIG, vfs=bench.vfs, clock=bench.clock) as reader:
-            assert reader.problems == []
-            pieces = sound_pieces(log_of(reader), 0, 1 << 62)
-            assert sum(len(piece.starts) for piece in pieces) == 5
-        findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
-        assert not any(finding["reason"] == "damaged" for finding in findings)
-
-
-def test_forgotten_marks_stay_forgotten_if_the_process_was_killed_over_it(bench: Bench) -> None:
-    with bench.open():
-        bench.put(3)
-    journal = bench.vfs.record()
-    bench.vfs.remove(PROGRESS)  # so far the one that was killed came
-    ProgressFile(bench.vfs, ROOT).forget()
-    end = len(journal)
-    for state in crash_states(journal, seed=1, kinds=("power",), steps=lambda step: step == end):
-        assert not state.vfs().exists(PROGRESS), state
-
-
 def test_without_queues_the_log_shows_the_next_queue_offsets(bench: Bench) -> None:
     config = CONFIG.changed(layouts=frozenset())
     for clean in (True, False):
@@ -1094,154 +689,6 @@ def test_files_beyond_the_end_are_removed(bench: Bench) -> None:
         bench.vfs.open(log_file(number), create=True).truncate(1000)
     assert reopened(bench) == [0, 1, 2]
     assert [name for name, _, _ in bench.vfs.entries(LOG)] == [f"{0:020d}"]
-
-
-def test_a_missing_file_in_the_middle_is_damage_and_no_end(bench: Bench) -> None:
-    with bench.open():
-        bench.put(25)
-    bench.vfs.remove(log_file(1))
-    bench.vfs.remove(PROGRESS)
-    with bench.open() as store:
-        damage = log_of(store).gaps[0]
-        assert (damage.start, damage.end) == (1000, 2000)
-        assert len(bodies_of(store)) > 15
-
-
-def test_units_behind_a_cut_do_not_come_back(bench: Bench) -> None:
-    """A real broker leaves them in the file, and finds them again after a crash."""
-    bench.open()
-    places = bench.put(12)
-    assert bench.store is not None
-    dispatcher_of(bench.store).dispatch_pending()
-    bench.kill()
-    for number in range(3):
-        tail = max(places[4] - 1000 * number, 0)
-        bench.overwrite(log_file(number), tail, bytes(1000 - tail))
-    bench.open()
-    bench.put(2, first=40)
-    bench.kill()
-    assert reopened(bench) == [0, 1, 2, 3, 40, 41]
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_queue_that_lost_its_first_file_is_built_again_and_stops_no_other(
-    bench: Bench, clean: bool
-) -> None:
-    # With shards batches are not gathered: a queue gets its units in several writes.
-    config = CONFIG.changed(layouts=CONFIG.layouts | {"tube"})
-    store = bench.open(config)
-    bench.put(25)
-    store.wait_dispatched(store.max_physical_offset - 1)
-    store.close() if clean else bench.kill()
-    bench.vfs.remove(f"{ROOT}/consumequeue/T0/0/{0:020d}")
-    bench.vfs.remove(PROGRESS)
-    store = bench.open(config)
-    assert store.problems == []
-    bench.put(3, first=25)
-    assert store.wait_dispatched(store.max_physical_offset - 1)
-    assert bodies_of(store) == list(range(28))
-    store.close()
-    assert reopened(bench, config) == list(range(28))
-
-
-@pytest.mark.parametrize("idle", [True, False])
-@pytest.mark.parametrize("kind", ["consumequeue/T/0", "batchconsumequeue/B/0"])
-@pytest.mark.parametrize(
-    ("place", "loss", "clean"),
-    [(p, r, c) for p in (0, 1, -1) for r in LOSSES for c in (True, False)
-     if "zeroed" not in r or (p, c) == (-1, False)],
-)  # fmt: skip
-def test_a_queue_that_lost_a_file_is_whole_after_opening(
-    place: int, loss: str, clean: bool, kind: str, idle: bool, memory_vfs: MemoryVfs
-) -> None:
-    config = MessageStoreConfig(
-        mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=100,
-        mapper_file_size_batch_consume_queue=230, max_hash_slot_num=7, max_index_num=40,
-        batch_topics=frozenset({"B"}), layouts=frozenset({"consume_queue"}), compat="5.3.3",
-    )  # fmt: skip
-
-    def opened() -> DefaultMessageStore:
-        return rocketcompat.open(ROOT, "w", config, vfs=memory_vfs, background=False)
-
-    def put(store: DefaultMessageStore, numbers: range) -> None:
-        for n in numbers:
-            store.put_message(Message("T", b"%d" % n))
-            store.put_inner_batch(MessageBatch("B", [BatchItem(b"%d" % n)] * 2))
-        dispatcher_of(store).dispatch_pending()
-
-    store = opened()
-    put(store, range(18))
-    if clean:
-        store.close()
-    else:
-        opened_of(store).flusher.persist()
-        if not idle:
-            put(store, range(18, 20))
-        store._closed = True
-        memory_vfs.release_locks()
-    names = sorted(p for p in memory_vfs.tree() if p.startswith(f"{ROOT}/{kind}/"))
-    assert len(names) > 2
-    lose = LOSSES[loss]
-    if lose is None:
-        memory_vfs.remove(names[place])
-    else:
-        lose(memory_vfs.open(names[place]))
-    total = 18 if clean or idle else 20
-    with opened() as again:
-        assert any(f"{ROOT}/{kind.split('/')[0]}" in str(p) for p in again.problems)
-        for key, count in ((("T", 0), total), (("B", 0), 2 * total)):
-            offset, rows = 0, 0
-            while offset < count:
-                page = again.read_queue(*key, offset)
-                assert (page.problems, page.next_offset > offset) == ([], True)
-                offset, rows = page.next_offset, rows + page.batch.num_rows
-            assert rows == total
-        assert again.put_message(Message("T", b"x")).queue_offset == total
-        put_back = again.put_inner_batch(MessageBatch("B", [BatchItem(b"x")]))
-        assert put_back.queue_offset == 2 * total
-    with opened() as again:
-        assert again.problems == []
-
-
-def test_a_recovery_leaves_no_empty_last_file_of_a_queue(bench: Bench) -> None:
-    """A real broker makes a unit of it."""
-    store = bench.open()
-    bench.put(10)
-    store.flush()
-    bench.kill()
-    path = f"{ROOT}/consumequeue/T0/0/{100:020d}"
-    bench.vfs.open(path, create=True).truncate(100)
-    with bench.open() as store:
-        assert store.max_offset_in_queue("T0", 0) == 5
-    assert not bench.vfs.exists(path)
-
-
-@pytest.mark.parametrize(("seconds", "stays"), [(5, False), (-5, True)])
-def test_a_record_behind_damage_is_left_over_if_it_is_older_than_the_last_one_before(
-    bench: Bench, seconds: int, stays: bool
-) -> None:
-    """What a broker's recovery has cut off it leaves in the file."""
-    bench.clock.advance(10_000)
-    with bench.open():
-        first, cut, _ = bench.put(3)
-        assert bench.store is not None
-        last = bench.store.put_message(Message("OTHER", b"040", keys="k40")).physical_offset
-    old = bench.vfs.read_file(log_file(0))
-    bench.overwrite(log_file(0), cut, bytes(1000 - cut))
-    bench.vfs.remove(PROGRESS)
-    bench.clock.advance(1000 * seconds)
-    with bench.open() as store:
-        store.put_message(Message("T1", b"050" + b"y" * 20, keys="k50"))
-        end = store.max_physical_offset
-    bench.overwrite(log_file(0), end, old[end:])
-    bench.vfs.remove(PROGRESS)
-    findings = check_store(StoreDirectory(ROOT, vfs=bench.vfs))
-    assert any(f["reason"] == "damaged" for f in findings) == stays
-    with bench.open() as store:
-        assert bool(store.problems) == stays
-        assert bodies_of(store) == ([0, 50, 2, 40] if stays else [0, 50])
-        assert (store.max_physical_offset > last) == stays
-    assert first < cut
 
 
 @pytest.mark.gate
@@ -1283,14 +730,3 @@ def test_a_reader_reports_messages_that_a_killed_writer_did_not_add_to_queues(
         assert store.problems == []
     with bench.open(mode="r") as reader:
         assert reader.problems == []
-
-
-def test_a_reader_of_a_crashed_store_changes_nothing(bench: Bench) -> None:
-    bench.open()
-    bench.put(12)
-    bench.kill()
-    before = bench.vfs.tree()
-    with bench.open(mode="r") as store:
-        assert store.look_message(0).body.startswith(b"000")
-        assert len([s for p in sound_pieces(log_of(store), 0, 1 << 62) for s in p.starts]) == 12
-    assert bench.vfs.tree() == before

@@ -16,7 +16,14 @@ from rocketcompat.record.properties import SCHEDULE_TOPIC
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory
 from tests.support.golden_puts import Again, in_order_of_names
-from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, queues_of
+from tests.support.rocket.inside import (
+    dispatcher_of,
+    log_of,
+    opened_of,
+    queues_of,
+)
+from tests.support.rocket.store.background import THREADED
+from tests.support.rocket.store.background import vfs as vfs
 from tubestore.clock import ManualClock
 from tubestore.core.java_hash import java_hash
 from tubestore.errors import InvalidMessage
@@ -29,6 +36,7 @@ CONFIG = MessageStoreConfig(
     max_index_num=400,
     layouts=frozenset({"consume_queue", "index"}),
 )
+
 NEWER = CONFIG.changed(compat="5.3.3")
 
 
@@ -359,3 +367,14 @@ def test_the_golden_delayed_messages_come_out_the_same(
     if version == "4.9.8":
         ours = (again.root / "config" / "delayOffset.json").read_bytes()
         assert ours == (theirs.store / "config" / "delayOffset.json").read_bytes()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_delayed_messages_are_delivered_in_the_background_if_that_is_the_option(
+    wanted: bool,
+) -> None:
+    config = THREADED.changed(enable_schedule_message=wanted)
+    with rocketcompat.open("/s", "w", config, vfs=MemoryVfs()) as store:
+        services = store.stats()["services"]
+        assert services["ScheduleMessageService"]["running"] is wanted
+        assert services["FlushService"]["running"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,49 +12,14 @@ import pytest
 import rocketcompat
 from rocketcompat.check.whole import check
 from rocketcompat.spark.loads import RocketLoad
-from rocketcompat.spark.shapes import ROCKETMQ_SCHEMA
 from rocketcompat.spark.write_options import RocketWriteOptions
+from tests.spark.rocket_loads import GEOMETRY, SMALL, batch, load_of, run, sound
 from tests.spark.rocket_stores import CONFIG, dumped, planned, read_log, write_rocket_store
 from tubestore.errors import InvalidMessage, InvalidOption, JobTaken, StoreFailed, StoreLocked
-
-#: Of the stores that are made here; checking them needs the index's geometry.
-SMALL = {
-    "mappedFileSizeCommitLog": str(64 << 10),
-    "mappedFileSizeConsumeQueue": "2000",
-    "maxHashSlotNum": "100",
-    "maxIndexNum": "400",
-}
-GEOMETRY = {"maxHashSlotNum": 100, "maxIndexNum": 400}
-
-
-def load_of(root: Path, schema: pa.Schema, **options: str) -> RocketLoad:
-    parsed = RocketWriteOptions.parse({"path": str(root), **SMALL, **options})
-    again: RocketLoad = pickle.loads(pickle.dumps(RocketLoad.prepare(parsed, schema)))
-    return again
-
-
-def run(root: Path, batches: list[pa.RecordBatch], job_id: str = "j", **options: str) -> Any:
-    """Do what Spark does: a task a batch, then a commit."""
-    load = load_of(root, batches[0].schema, **options)
-    staged = [load.stage(job_id, f"{n}-{n}", iter([one])) for n, one in enumerate(batches)]
-    return load.publish(job_id, [piece for pieces in staged for piece in pieces])
-
-
-def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
-    rows = {
-        "topic": ["orders"] * count,
-        "body": [b"%d" % n for n in range(first, first + count)],
-        **columns,
-    }
-    return pa.RecordBatch.from_pydict(rows)
 
 
 def bodies(root: Path) -> list[bytes]:
     return [row["body"] for row in dumped(root)]
-
-
-def sound(root: Path) -> bool:
-    return list(check(root, GEOMETRY)) == []
 
 
 def run_batch(root: Path, batches: list[pa.RecordBatch], job_id: str, query: str) -> Any:
@@ -135,63 +99,6 @@ def test_rows_go_to_a_log_that_lies_elsewhere(tmp_path: Path) -> None:
         RocketWriteOptions.parse({**write, "mappedFileSizeCommitLog": "1m"}).config()
 
 
-def test_a_dataframe_over_a_store_gives_the_same_messages(tmp_path: Path) -> None:
-    write_rocket_store(tmp_path / "one", 200)
-    for number, shape in enumerate(("rocketmq", "kafka")):
-        rows = read_log(tmp_path / "one", planned(tmp_path / "one"), schema=shape)
-        schema = ROCKETMQ_SCHEMA if shape == "rocketmq" else None
-        copy = tmp_path / f"copy{number}"
-        batches = [pa.RecordBatch.from_pylist(rows, schema)] if schema else kafka_batches(rows)
-        run(copy, batches)
-        given_anew = {"physical_offset", "store_timestamp", "msg_id"}
-        if shape == "kafka":  # which knows no such fields; its key is a property
-            given_anew |= {"born_timestamp", "born_host", "store_host"}
-        for old, new in zip(dumped(tmp_path / "one"), dumped(copy), strict=True):
-            for name in old.keys() - given_anew:
-                if name == "properties":
-                    assert dict(old[name]) == dict(new[name])
-                elif name != "store_size":
-                    assert old[name] == new[name], name
-        assert sound(copy)
-
-
-def kafka_batches(rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
-    from rocketcompat.spark.shapes import KAFKA
-
-    return [pa.RecordBatch.from_pylist(rows, KAFKA.schema)]
-
-
-def test_rows_without_a_queue_take_turns(tmp_path: Path) -> None:
-    rows = batch(0, 6).drop_columns(["topic"])
-    run(tmp_path, [rows], topic="logs", numQueues="3")
-    found = [(row["topic"], row["queue_id"], row["body"]) for row in dumped(tmp_path)]
-    assert found == [("logs", n % 3, b"%d" % n) for n in range(6)]
-
-
-def test_tags_and_keys_count_before_the_properties(tmp_path: Path) -> None:
-    maps = pa.array([[("KEYS", "old"), ("a", "b")]], pa.map_(pa.string(), pa.string()))
-    run(tmp_path, [batch(0, 1, properties=maps, keys=["new"], tags=["t"], flag=[7])])
-    (row,) = dumped(tmp_path)
-    assert dict(row["properties"]) == {"KEYS": "new", "TAGS": "t", "a": "b"}
-    assert row["flag"] == 7
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        ({"colour": ["red"]}, "column colour: not known"),
-        ({"queue_id": ["a"]}, "column queue_id: int is needed"),
-        ({"value": [b"x"]}, "columns body and value: one of them"),
-    ],
-)
-def test_columns_that_cannot_be_taken_are_named(
-    columns: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidMessage, match=reason):
-        load_of(tmp_path / "new", batch(0, 1, **columns).schema)
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
@@ -229,22 +136,6 @@ def test_a_job_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     load.stage("j", "0-0", iter([batch(0, 5)]))
     load.abort("j")
     assert not list((tmp_path / ".tubestore" / "staging").glob("*"))
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"jobid": "a", "stream": "1"}, "a stream has txnAppId"),
-        ({"numQueues": "0"}, "above 0"),
-        ({"compat": "3.0"}, "4.9.8"),
-        ({"maxIndexNum": "0"}, "above 0"),
-        ({"numPartitions": "3"}, "numPartitions"),
-    ],
-)
-def test_options_that_cannot_be_used_are_named(given: dict[str, str], reason: str) -> None:
-    stream = given.pop("stream", None) is not None
-    with pytest.raises(InvalidOption, match=reason):
-        RocketWriteOptions.parse({"path": "/x", **given}, stream=stream)
 
 
 def test_a_message_that_a_store_has_delivered_is_not_delayed_once_more(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.spark.cluster import HOSTS, JAVA_OPTIONS, Cluster, Driver
+from tests.spark.rocket_loads import SMALL
 from tests.spark.rocket_stores import dumped
-from tests.spark.rocketcompat.test_loads import SMALL
 from tests.spark.sessions.test_rocket_write import verify_log
 from tests.spark.stores import scanned_rows, write_store
 from tubestore.offline.check import check

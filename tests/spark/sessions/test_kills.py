@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster import JAVA_OPTIONS, REPOSITORY, Driver
-from tests.spark.rocketcompat.test_loads import SMALL
+from tests.spark.rocket_loads import SMALL
 from tests.spark.sessions.test_rocket_write import verify
 from tests.spark.stores import scanned_rows
 from tubestore.offline.check import check

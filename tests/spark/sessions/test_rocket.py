@@ -13,8 +13,8 @@ import rocketcompat.cli.demo.run
 import tubestore.cli.demo.run
 from rocketcompat.cli.demo import spark as demo_spark
 from rocketcompat.record.rows import MESSAGE_SCHEMA
+from tests.spark.rocket_rebuilds import files_of
 from tests.spark.rocket_stores import dumped, of_dump, write_rocket_store
-from tests.spark.rocketcompat.jobs.test_rebuild import files_of
 from tests.spark.stores import scanned_rows
 from tests.support.command import run_command
 from tests.support.golden import ROCKET_VERSIONS, unpack

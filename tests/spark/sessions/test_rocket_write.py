@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rocketcompat.check.whole import check
+from tests.spark.rocket_loads import GEOMETRY, SMALL
 from tests.spark.rocket_stores import dumped, write_rocket_store
-from tests.spark.rocketcompat.test_loads import GEOMETRY, SMALL
 from tubestore.errors import InvalidMessage
 
 COUNT = 3000

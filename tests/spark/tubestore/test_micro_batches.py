@@ -15,31 +15,19 @@ from hypothesis import strategies as st
 
 import tubestore
 from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.spark.streams import root as root
+from tests.spark.streams import stream
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
 from tubestore.clock import ManualClock
-from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, InvalidMessage, NotAStore, OffsetOutOfRange
 from tubestore.spark import commit
-from tubestore.spark.holding import TTL_MS, StreamLease
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.lag import lag_behind, position_of
+from tubestore.spark.lag import lag_behind
 from tubestore.spark.micro_batches import MicroBatches, Position
-from tubestore.store.leases import read_leases
 from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    write_store(tmp_path, {"logs": 1000, "orders": 100})
-    return tmp_path
-
-
-def stream(root: Any, vfs: MemoryVfs | None = None, **given: str) -> MicroBatches:
-    options = ReadOptions.parse({"path": str(root), **given}, stream=True)
-    return MicroBatches(options, vfs)
 
 
 def through_json(position: Position, root: Any) -> Position:
@@ -137,8 +125,6 @@ def test_rows_of_a_limit_are_those_of_the_wanted_partitions(root: Path) -> None:
 
 
 # -- where a stream starts ------------------------------------------------------------------------
-
-
 def test_a_stream_may_start_at_the_end(root: Path) -> None:
     batches = stream(root, startingOffsets="latest")
     at = batches.initial()
@@ -174,8 +160,6 @@ def test_an_offset_that_is_not_there_is_refused(root: Path) -> None:
 
 
 # -- a store that changes -------------------------------------------------------------------------
-
-
 def test_topics_and_files_appear_while_a_query_runs(root: Path) -> None:
     batches = stream(root)
     at, first = drain(batches, batches.initial())
@@ -342,31 +326,6 @@ def test_entries_whose_data_were_all_removed_are_not_kept(root: Path) -> None:
     assert stream(root).end().shards["orders-0"] == end
 
 
-# -- lag ------------------------------------------------------------------------------------------
-
-
-def test_the_lag_counts_what_was_not_read_by_partition(root: Path) -> None:
-    batches = stream(root)
-    end = batches.latest(batches.initial(), 700)
-    unread = [
-        (r["topic"], r["partition"])
-        for r in scanned_rows(root)
-        if r["offset"] >= end.shards[f"{r['topic']}-0"]
-    ]
-    found = lag_behind(str(root), end)
-    assert {(t, p): n for t, counts in found.items() for p, n in counts.items()} == {
-        pair: unread.count(pair) for pair in set(unread)
-    }
-    assert lag_behind(str(root), batches.end()) == {}
-
-
-def test_the_position_of_a_query_is_in_its_progress(root: Path) -> None:
-    end = stream(root).end()
-    progress = {"sources": [{"endOffset": "5"}, {"endOffset": json.dumps(end.as_json())}]}
-    assert position_of(progress, str(root)).shards == end.shards
-    assert position_of({"sources": []}, str(root)).shards == {}
-
-
 def test_a_group_goes_on_behind_what_a_stream_has_read(root: Path) -> None:
     batches = stream(root)
     end = batches.latest(batches.initial(), 700)
@@ -390,42 +349,3 @@ def test_a_group_goes_on_behind_what_a_stream_has_read(root: Path) -> None:
 def test_a_query_without_a_finished_batch_has_nothing_to_commit(root: Path) -> None:
     with pytest.raises(InvalidMessage, match="not finished a batch"):
         commit(SimpleNamespace(lastProgress=None), str(root), "g")
-
-
-# -- lease ----------------------------------------------------------------------------------------
-
-
-def test_a_stream_holds_what_it_has_not_read_until_it_ends(root: Path) -> None:
-    batches = stream(root)
-    at = batches.initial()
-    end = batches.latest(at, 100)
-    (lease,) = read_leases(OsVfs(), str(root))
-    assert lease.offsets == at.shards
-    batches.latest(end, 100)
-    batches._lease.renew()  # type: ignore[union-attr]  # not due yet: nothing is written
-    batches.close()
-    assert read_leases(OsVfs(), str(root)) == []
-
-
-def test_a_lease_is_renewed_with_where_the_stream_is(root: Path) -> None:
-    clock = ManualClock()
-    lease = StreamLease(OsVfs(), str(root), print, clock)
-    lease.hold({"logs-0": 28})
-    lease.hold({"logs-0": 56})
-    clock.advance(TTL_MS // 2)
-    lease.renew()
-    (found,) = read_leases(OsVfs(), str(root))
-    assert found.offsets == {"logs-0": 56}
-    assert found.expires_ms == clock.now_ms() + TTL_MS
-    lease.release()
-    assert read_leases(OsVfs(), str(root)) == []
-
-
-def test_where_nothing_can_be_written_a_stream_goes_on_without_a_lease(tmp_path: Path) -> None:
-    (tmp_path / ".tubestore").write_text("in the way")
-    said: list[str] = []
-    lease = StreamLease(OsVfs(), str(tmp_path), said.append)
-    lease.hold({"logs-0": 28})
-    lease.hold({"logs-0": 56})
-    assert len(said) == 1
-    assert "no lease can be held" in said[0]

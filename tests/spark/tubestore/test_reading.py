@@ -6,25 +6,19 @@ import pickle
 import random
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import tubestore
+from tests.spark.readings import root as root
 from tests.spark.stores import planned, read_plan, scanned_rows, write_store
 from tests.support.golden import TUBE_VERSION, GoldenFactory, tube_scenarios
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import CorruptRecord, InvalidOption, TubeStoreError
+from tubestore.errors import CorruptRecord, TubeStoreError
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.segments.listing import find_shards
 from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.kit.shapes import KAFKA, TUBESTORE
 from tubestore.spark.reading import Reading
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    write_store(tmp_path, {"logs": 1000})
-    return tmp_path
 
 
 def test_the_columns_are_the_documented_ones() -> None:
@@ -36,18 +30,6 @@ def test_the_columns_are_the_documented_ones() -> None:
         "key", "value", "topic", "partition", "offset", "timestamp", "headers",
     ]  # fmt: skip
     assert set(TUBESTORE.schema.names) < set(MESSAGE_SCHEMA.names)
-
-
-def test_a_fixed_schema_with_the_former_name_partition_id_is_read(root: Path) -> None:
-    """Spark's catalog keeps the schema of a table for ever."""
-    expected = scanned_rows(root)
-    columns = ["offset", "partition_id"]
-    with pytest.warns(DeprecationWarning, match="partition_id is named partition"):
-        schema = TUBESTORE.part(columns)
-    assert schema.names == TUBESTORE.chosen(schema).names == columns
-    batches = [b for s in planned(root).splits for b in Reading(TUBESTORE, schema).batches(s)]
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    assert rows == [{"offset": r["offset"], "partition_id": r["partition"]} for r in expected]
 
 
 def test_any_store_is_read_as_the_engine_reads_it_whatever_its_sizes(tmp_path: Path) -> None:
@@ -70,12 +52,6 @@ def test_any_store_is_read_as_the_engine_reads_it_whatever_its_sizes(tmp_path: P
         assert sum(split.rows for split in made.splits) == sum(topics.values())
 
 
-def test_columns_come_in_the_order_that_was_asked_for(root: Path) -> None:
-    rows = read_plan(planned(root), columns=["body", "offset"])
-    assert list(rows[0]) == ["body", "offset"]
-    assert rows == scanned_rows(root, columns=["body", "offset"])
-
-
 def test_without_a_column_of_the_data_no_data_file_is_opened(root: Path) -> None:
     columns = ["topic", "store_id", "partition", "offset", "received_time", "key_code"]
     expected = scanned_rows(root, columns=columns)
@@ -95,24 +71,6 @@ def test_batches_are_some_mib_whatever_the_size_of_a_split(tmp_path: Path) -> No
     sizes = [b.nbytes for s in made.splits for b in reading.batches(s)]
     assert len(made.splits) == 1
     assert max(sizes) < 10 << 20
-
-
-def test_kafkas_columns_hold_the_same_messages(root: Path) -> None:
-    rows = read_plan(planned(root), shape=KAFKA)
-    for ours, kafkas in zip(scanned_rows(root), rows, strict=True):
-        assert kafkas["key"] is None
-        assert kafkas["value"] == ours["body"]
-        assert (kafkas["topic"], kafkas["partition"]) == (ours["topic"], ours["partition"])
-        assert (kafkas["offset"], kafkas["timestamp"]) == (ours["offset"], ours["received_time"])
-        headers = kafkas["headers"] and [(h["key"], h["value"].decode()) for h in kafkas["headers"]]
-        assert headers == ours["attributes"]
-
-
-def test_a_schema_may_only_name_columns_that_are_there() -> None:
-    with pytest.raises(InvalidOption, match="no column bodies; there are topic, store_id"):
-        TUBESTORE.chosen(pa.schema([("bodies", pa.binary())]))
-    with pytest.raises(InvalidOption, match="column offset is int64, not int32"):
-        TUBESTORE.chosen(pa.schema([("offset", pa.int32())]))
 
 
 def flip(root: Path, topic: str, row: int) -> None:

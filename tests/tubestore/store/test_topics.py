@@ -12,6 +12,7 @@ import pytest
 
 import tubestore
 from tests.support.crashes import some_states
+from tests.support.engine.topics import bodies
 from tests.support.tube import bodies as bodies_of
 from tests.support.tube import make_rows, write_rows
 from tubestore.clock import ManualClock
@@ -26,7 +27,6 @@ from tubestore.errors import (
 )
 from tubestore.offline.check import check
 from tubestore.offline.repair import repair
-from tubestore.shard.message_store import MessageStore
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.testing import CrashState, FaultyVfs, MemoryVfs
@@ -38,17 +38,11 @@ def reopened(vfs: MemoryVfs, mode: Any = "w", **how: Any) -> MessageStoreManager
     return tubestore.open("/store", mode, vfs=vfs, background=False, **how)
 
 
-def bodies(topic: Any, partition: int = 0) -> list[bytes | None]:
-    return [m.body for m in topic.read(partition)]
-
-
 def shards_in(vfs: MemoryVfs, directory: str = "/store") -> list[str]:
     return [name for name, is_directory, _ in vfs.entries(directory) if "-" in name]
 
 
 # -- settings --------------------------------------------------------------------------------
-
-
 def test_settings_are_there_after_opening_again(
     store: MessageStoreManager, memory_vfs: MemoryVfs
 ) -> None:
@@ -104,28 +98,6 @@ def test_the_largest_bounds_that_are_taken_can_be_read_again(
         assert getattr(again["t"].options, f"{setting}_ms", again["t"].options.max_bytes)
 
 
-@pytest.mark.parametrize("call", ["sync", "flush"])
-def test_a_topic_that_is_deleted_meanwhile_does_not_end_a_call_over_all_shards(
-    store: MessageStoreManager, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    names = ["a", "b", "c"]
-    for name in names:
-        store.create_topic(name).append(b"x", durability="memory")
-    shards = {name: shards_of(store[name]).writable(0) for name in names}
-    step, done = getattr(MessageStore, call), []
-
-    def deleting(shard: MessageStore) -> object:
-        if "b" in store:
-            store.delete_topic("b")
-        found = step(shard)
-        done.append(shard)
-        return found
-
-    monkeypatch.setattr(MessageStore, call, deleting)
-    getattr(store, call)()
-    assert done == [shards["a"], shards["c"]]
-
-
 def test_bounds_that_are_not_given_are_not_compared(store: MessageStoreManager) -> None:
     topic = store.create_topic("t", max_age="7d")
     assert store.create_topic("t", exist_ok=True) is topic
@@ -136,8 +108,6 @@ def test_bounds_that_are_not_given_are_not_compared(store: MessageStoreManager) 
 
 
 # -- changing --------------------------------------------------------------------------------
-
-
 def test_a_change_leaves_alone_what_is_not_given(
     store: MessageStoreManager, memory_vfs: MemoryVfs
 ) -> None:
@@ -152,21 +122,6 @@ def test_a_change_leaves_alone_what_is_not_given(
         assert again["t"].options == expected
 
 
-def test_new_partitions_and_shards_can_be_written_at_once(store: MessageStoreManager) -> None:
-    topic = store.create_topic("t")
-    for partition in (1, 10_000, 10_001):
-        with pytest.raises(InvalidMessage):
-            topic.append(b"x", partition=partition)
-    store.change_topic("t", partitions=2, stores=2)
-    for partition in (0, 1, 10_000, 10_001):
-        topic.append(b"%d" % partition, partition=partition)
-        assert bodies(topic, partition) == [b"%d" % partition]
-    assert topic.partition_ids == [0, 1, 10_000, 10_001]
-    for partition in (2, 9_999, 10_002, 20_000, -1):
-        with pytest.raises(InvalidMessage):
-            topic.append(b"x", partition=partition)
-
-
 @pytest.mark.parametrize(
     "fewer", [{"partitions": 2}, {"stores": 1}, {"partitions": 9, "stores": 1}]
 )
@@ -179,15 +134,6 @@ def test_partitions_and_shards_only_rise(
         store.change_topic("t", **fewer)
     assert memory_vfs.tree() == before
     assert topic.options == tubestore.TopicOptions(partitions=3, stores=2)
-
-
-@pytest.mark.parametrize("too_many", [{"partitions": 10_001}, {"stores": 10_001}])
-def test_no_change_reaches_into_the_numbers_of_the_next_shard(
-    store: MessageStoreManager, too_many: dict[str, int]
-) -> None:
-    store.create_topic("t")
-    with pytest.raises(InvalidMessage, match="1 to 10000"):
-        store.change_topic("t", **too_many)
 
 
 def test_a_change_that_could_not_be_saved_is_none(memory_vfs: MemoryVfs) -> None:
@@ -228,8 +174,6 @@ def test_nothing_is_changed_in_an_unknown_topic_or_by_a_reader(
 
 
 # -- describing ------------------------------------------------------------------------------
-
-
 def test_a_description_has_the_settings_and_a_row_a_shard(store: MessageStoreManager) -> None:
     topic = store.create_topic("t", partitions=2, stores=3)
     assert store.describe_topic("t").shards == ()
@@ -262,8 +206,6 @@ def test_a_topic_gets_an_id_of_its_own_when_the_clock_has_gone_back(memory_vfs: 
 
 
 # -- deleting --------------------------------------------------------------------------------
-
-
 def test_a_deleted_topic_is_gone_and_its_files_wait_in_the_trash(
     store: MessageStoreManager, memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
@@ -405,8 +347,6 @@ def test_a_full_disk_does_not_keep_a_topic_alive(memory_vfs: MemoryVfs) -> None:
 
 
 # -- readers in other processes --------------------------------------------------------------
-
-
 def test_readers_see_new_changed_and_deleted_topics_at_their_refresh(tmp_path: Path) -> None:
     with (
         tubestore.open(tmp_path) as store,
@@ -453,8 +393,6 @@ def test_a_reader_distinguishes_a_new_topic_from_the_former_one_of_its_name(tmp_
 
 
 # -- crashes ---------------------------------------------------------------------------------
-
-
 @pytest.mark.gate
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", [1, 2])

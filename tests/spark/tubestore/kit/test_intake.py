@@ -9,12 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import tubestore
 from tests.spark.stores import T0, planned, read_plan, scanned_rows, write_store
-from tubestore.errors import InvalidMessage, InvalidOption
+from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.intake import Intake, as_maps, split_system
 from tubestore.spark.kit.shapes import HEADERS, KAFKA, TUBESTORE
-from tubestore.spark.kit.write_options import WRITE_TABLE, WriteOptions
 
 MAPS = pa.map_(pa.string(), pa.string())
 
@@ -113,37 +111,3 @@ def test_headers_that_are_no_text_are_refused() -> None:
 )
 def test_columns_that_cannot_be_taken_are_named(schema: Any, topic: str | None, says: str) -> None:
     assert says in refused(schema, topic)
-
-
-# -- options --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("stream", "given", "says"),
-    [
-        (False, {"txnAppId": "q"}, "option txnAppId: only a stream has it"),
-        (True, {"jobId": "j"}, "option jobId: a stream has txnAppId"),
-        (True, {"txnAppId": "q:7"}, "it must not end in a colon and a number"),
-        (False, {"jobId": "x" * 300}, "at most 200 characters"),
-        (False, {"topic": "a/b"}, "option topic: 'a/b': only A-Z"),
-        (False, {"numPartitions": "20000"}, "1 to 10000 a store"),
-        (False, {"subscribe": "a"}, "option subscribe: not known"),
-    ],
-)
-def test_options_that_cannot_be_used_are_refused(
-    stream: bool, given: dict[str, str], says: str
-) -> None:
-    with pytest.raises(InvalidOption) as caught:
-        WriteOptions.parse({"path": "/s", **given}, stream=stream)
-    assert says in str(caught.value)
-
-
-def test_a_streams_checkpoint_is_not_an_option_here() -> None:
-    of_the_query = {"checkpointLocation": "/c", "queryName": "q"}
-    assert WriteOptions.parse({"path": "/s", **of_the_query}, stream=True).path == "/s"
-
-
-def test_the_defaults_are_those_of_the_store() -> None:
-    options = WriteOptions.parse({"path": "/s"})
-    assert options.store == tubestore.StoreOptions()
-    assert len({o.name for o in WRITE_TABLE}) == len(WRITE_TABLE)

@@ -16,15 +16,21 @@ from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, Golden, GoldenFactory
 from tests.support.golden_puts import Again, files_of
-from tests.support.rocket.cli import command_fixture  # noqa: F401
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.files.logs import DIRECTORY, SIZE, opened, put
 from tests.support.rocket.golden import expected_units, open_golden, records_of, units_of
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of
 from tubestore.clock import ManualClock
 from tubestore.core.local_files import OsFile
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import DiskFull, InvalidMessage, NotAStore
+from tubestore.errors import (
+    DiskFull,
+    InvalidMessage,
+    NotAStore,
+)
+from tubestore.testing import MemoryVfs
 
-CONFIG = MessageStoreConfig(
+ROLLED = MessageStoreConfig(
     mapped_file_size_commit_log=1000,
     mapped_file_size_consume_queue=200,
     store_path_commit_log="a,b,c",
@@ -36,7 +42,7 @@ def paths_of(golden: Golden) -> str:
     return str(golden.meta["config"]["multiCommitLog"])
 
 
-def put_some(root: Path, count: int, config: MessageStoreConfig = CONFIG) -> None:
+def put_some(root: Path, count: int, config: MessageStoreConfig = ROLLED) -> None:
     with rocketcompat.open(root, "w", config, background=False) as store:
         for number in range(count):
             store.put_message(Message("T", b"%d" % number + b"x" * 200))
@@ -49,7 +55,7 @@ def numbers(root: Path, name: str) -> list[int]:
 def test_file_n_is_in_directory_n_modulo_their_number(tmp_path: Path) -> None:
     put_some(tmp_path, 22)
     assert [numbers(tmp_path, name) for name in "abc"] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+    with rocketcompat.open(tmp_path, "w", ROLLED, background=False) as store:
         assert store.recovered.clean
         assert store.max_offset_in_queue("T", 0) == 22
         for number in range(22):
@@ -61,9 +67,9 @@ def test_file_n_is_in_directory_n_modulo_their_number(tmp_path: Path) -> None:
 
 def test_more_directories_change_the_place_of_later_files_only(tmp_path: Path) -> None:
     put_some(tmp_path, 5)
-    put_some(tmp_path, 10, CONFIG.changed(store_path_commit_log="a,b,c,d"))
+    put_some(tmp_path, 10, ROLLED.changed(store_path_commit_log="a,b,c,d"))
     assert numbers(tmp_path, "d")
-    with rocketcompat.open(tmp_path, "r", CONFIG.changed(store_path_commit_log="a,b,c,d")) as store:
+    with rocketcompat.open(tmp_path, "r", ROLLED.changed(store_path_commit_log="a,b,c,d")) as store:
         assert store.max_offset_in_queue("T", 0) == 15
 
 
@@ -71,13 +77,13 @@ def test_a_file_in_two_directories_is_refused(tmp_path: Path) -> None:
     put_some(tmp_path, 5)
     (tmp_path / "b" / f"{0:020d}").write_bytes(bytes(1000))
     with pytest.raises(NotAStore, match="another directory"):
-        rocketcompat.open(tmp_path, "w", CONFIG, background=False)
+        rocketcompat.open(tmp_path, "w", ROLLED, background=False)
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     put_some(tmp_path, 5)
     with pytest.raises(NotAStore, match="other"):
-        rocketcompat.open(tmp_path, "r", CONFIG.changed(store_path_commit_log="a,b,other"))
+        rocketcompat.open(tmp_path, "r", ROLLED.changed(store_path_commit_log="a,b,other"))
 
 
 def test_an_absolute_path_is_followed_from_a_brokers_file_too(
@@ -127,22 +133,22 @@ def test_the_golden_store_of_several_paths_opens_and_comes_out_the_same(
 
 def test_the_directories_are_used_in_the_order_of_their_names(tmp_path: Path) -> None:
     """As the real one sorts them: 4.9.8 with "z,a,m" puts the first file into a."""
-    put_some(tmp_path, 10, CONFIG.changed(store_path_commit_log="z,a,m"))
+    put_some(tmp_path, 10, ROLLED.changed(store_path_commit_log="z,a,m"))
     assert [numbers(tmp_path, name) for name in "amz"] == [[0, 3], [1], [2]]
 
 
 def test_another_separator_may_be_given(tmp_path: Path) -> None:
-    config = CONFIG.changed(store_path_commit_log="a:b", multi_path_splitter=":")
+    config = ROLLED.changed(store_path_commit_log="a:b", multi_path_splitter=":")
     put_some(tmp_path, 10, config)
     assert [numbers(tmp_path, name) for name in "ab"] == [[0, 2], [1, 3]]
     with pytest.raises(InvalidMessage, match="multi_path_splitter"):
-        CONFIG.changed(multi_path_splitter="")
+        ROLLED.changed(multi_path_splitter="")
 
 
 def test_read_only_directories_are_read_and_get_no_new_files(tmp_path: Path) -> None:
     put_some(tmp_path, 10)
     before = {name: numbers(tmp_path, name) for name in "abc"}
-    config = CONFIG.changed(store_path_commit_log="b,d", read_only_commit_log_store_paths="a,c")
+    config = ROLLED.changed(store_path_commit_log="b,d", read_only_commit_log_store_paths="a,c")
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         assert store.recovered.clean
         for number in range(10, 25):
@@ -161,7 +167,7 @@ def test_a_read_only_directory_that_is_missing_is_named_and_nothing_is_lost(
     tmp_path: Path,
 ) -> None:
     put_some(tmp_path, 10)
-    config = CONFIG.changed(read_only_commit_log_store_paths="old")
+    config = ROLLED.changed(read_only_commit_log_store_paths="old")
     for mode in ("r", "w"):
         with pytest.raises(NotAStore, match="old"):
             rocketcompat.open(tmp_path, mode, config, background=False)  # type: ignore[arg-type]
@@ -169,13 +175,13 @@ def test_a_read_only_directory_that_is_missing_is_named_and_nothing_is_lost(
 
 
 def test_a_path_that_is_both_gets_no_new_files(tmp_path: Path) -> None:
-    config = CONFIG.changed(read_only_commit_log_store_paths="a,b")
+    config = ROLLED.changed(read_only_commit_log_store_paths="a,b")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     put_some(tmp_path, 10, config)
     assert numbers(tmp_path, "c") == [0, 1, 2, 3]
     with pytest.raises(InvalidMessage, match="read-only"):
-        put_some(tmp_path, 1, CONFIG.changed(read_only_commit_log_store_paths="a,b,c"))
+        put_some(tmp_path, 1, ROLLED.changed(read_only_commit_log_store_paths="a,b,c"))
 
 
 def test_files_of_a_disk_that_cannot_be_written_are_read(
@@ -190,13 +196,13 @@ def test_files_of_a_disk_that_cannot_be_written_are_read(
                 raise OSError(errno.EROFS, "read-only file system", path)
             return super().open(path, create=create, writable=writable)
 
-    config = CONFIG.changed(store_path_commit_log="b,c", read_only_commit_log_store_paths="a")
+    config = ROLLED.changed(store_path_commit_log="b,c", read_only_commit_log_store_paths="a")
     vfs = ReadOnlyDisk()
     with rocketcompat.open(tmp_path, "w", config, vfs=vfs, background=False) as store:
         store.put_message(Message("T", b"more"))
         assert store.get_message("T", 0, 0, 1).messages[0].body.startswith(b"0x")
     with pytest.raises(OSError, match="read-only"):
-        rocketcompat.open(tmp_path, "w", CONFIG, vfs=vfs, background=False)
+        rocketcompat.open(tmp_path, "w", ROLLED, vfs=vfs, background=False)
 
 
 def cleaner_of(store: DefaultMessageStore, used: dict[str, int]) -> CleanService:
@@ -207,7 +213,7 @@ def cleaner_of(store: DefaultMessageStore, used: dict[str, int]) -> CleanService
 
 
 def test_new_files_pass_by_full_disks_until_all_are_full(tmp_path: Path) -> None:
-    config = CONFIG.changed(clean_file_forcibly_enable=False)
+    config = ROLLED.changed(clean_file_forcibly_enable=False)
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         cleaner_of(store, {"a": 86, "b": 86}).run()
         for number in range(10):
@@ -225,7 +231,7 @@ def test_new_files_pass_by_full_disks_until_all_are_full(tmp_path: Path) -> None
 
 
 def test_writes_are_refused_when_the_least_used_disk_is_too_full(tmp_path: Path) -> None:
-    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+    with rocketcompat.open(tmp_path, "w", ROLLED, background=False) as store:
         cleaner = cleaner_of(store, {"a": 99, "b": 95, "c": 89})
         cleaner.run()
         store.put_message(Message("T", b"x"))
@@ -239,7 +245,7 @@ def test_writes_are_refused_when_the_least_used_disk_is_too_full(tmp_path: Path)
 def test_the_tools_see_all_paths(tmp_path: Path, command: Command) -> None:
     root = tmp_path / "s"
     put_some(root, 10)
-    config = CONFIG.changed(store_path_commit_log="d", read_only_commit_log_store_paths="a,b,c")
+    config = ROLLED.changed(store_path_commit_log="d", read_only_commit_log_store_paths="a,b,c")
     put_some(root, 10, config)
     given = ["-o", "storePathCommitLog=d", "-o", "readOnlyCommitLogStorePaths=a,b,c",
              "-o", "mappedFileSizeCommitLog=1000"]  # fmt: skip
@@ -282,7 +288,7 @@ def test_files_that_a_writer_begins_while_directories_are_listed_leave_no_gap(
             return found
 
     if is_open:
-        with rocketcompat.open(tmp_path, "r", CONFIG, vfs=Growing()) as reader:
+        with rocketcompat.open(tmp_path, "r", ROLLED, vfs=Growing()) as reader:
             starts = [file.file_from_offset for file in log_of(reader).queue.files]
     else:
         options = {"storePathCommitLog": "a,b,c", "mappedFileSizeCommitLog": "1000"}
@@ -291,3 +297,23 @@ def test_files_that_a_writer_begins_while_directories_are_listed_leave_no_gap(
         ]
     assert starts == list(range(0, starts[-1] + 1000, 1000))
     assert len(starts) > 6
+
+
+def test_a_file_of_another_length_is_refused(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    memory_vfs.make_directories(DIRECTORY)
+    memory_vfs.open(f"{DIRECTORY}/{0:020d}", create=True).truncate(SIZE - 1)
+    with pytest.raises(NotAStore, match="999 bytes"):
+        opened(memory_vfs, clock)
+
+
+def test_a_foreign_file_is_refused(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    memory_vfs.make_directories(DIRECTORY)
+    memory_vfs.open(f"{DIRECTORY}/notes.txt", create=True)
+    with pytest.raises(NotAStore, match="notes"):
+        opened(memory_vfs, clock)
+
+
+def test_an_unborn_last_file_is_passed_by(memory_vfs: MemoryVfs, clock: ManualClock) -> None:
+    memory_vfs.make_directories(f"{DIRECTORY}/sub")
+    memory_vfs.open(f"{DIRECTORY}/{0:020d}", create=True)
+    assert put(opened(memory_vfs, clock), 100)[0] == 0

@@ -1,59 +1,68 @@
-"""Inner batches as they are put: what is refused, and many in columns beside one by one."""
+"""Messages given as columns: what cannot be stored is refused by name."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from rocketcompat import Message, MessageStoreConfig
+from rocketcompat import Message
+from rocketcompat.record.columns import decode_columns
 from rocketcompat.record.encode import encode_columns
-from rocketcompat.record.prepare import prepare
 from tests.support.golden_puts import files_of
-from tests.support.inner_batches import CONFIG, batch, opened, rows_of
+from tests.support.inner_batches import CONFIG, opened, rows_of
+from tests.support.rocket.files.encoded import OLDER
 from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
 from tubestore.errors import InvalidMessage
 
-NEWER = MessageStoreConfig(compat="5.3.3")
 
-
-def test_an_inner_batch_is_refused_where_there_are_no_batch_queues() -> None:
-    with pytest.raises(InvalidMessage, match="inner batch"):
-        prepare(Message("T", sys_flag=0x80, properties={"INNER_NUM": "3"}), NEWER)
-    with pytest.raises(InvalidMessage, match="INNER_NUM"):
-        prepare(Message("T", properties={"INNER_NUM": "3"}), NEWER)
-    assert prepare(Message("T", tags="INNER_NUM"), NEWER).copies == ()
-
-
-@pytest.mark.parametrize("config", [CONFIG, CONFIG.changed(compat="4.9.8")])
 @pytest.mark.parametrize(
-    ("properties", "sys_flag", "match"),
+    ("given_columns", "what"),
     [
-        ({"INNER_NUM": "3"}, 0, "not an inner batch"),
-        ({"INNER_NUM": "0"}, 0x80, "not a number of messages"),
-        ({"INNER_NUM": "40000"}, 0x80, "not a number of messages"),
-        ({"INNER_NUM": "many"}, 0x80, "not a number of messages"),
-        ({"INNER_NUM": "3"}, 0x84, "transaction"),
+        ({"body": [b"x"]}, "no column 'topic'"),
+        ({"topic": ["T"], "colour": ["red"]}, "colour"),
+        ({"topic": [None]}, "topic"),
+        ({"topic": ["T"], "queue_id": [-1]}, "queue_id"),
+        ({"topic": ["T"], "queue_id": ["one"]}, "queue_id"),
+        ({"topic": ["T"], "flag": [1 << 40]}, "flag"),
+        ({"topic": ["T"], "body": [1.5]}, "body"),
+        ({"topic": ["T"], "tags": ["a\x02b"]}, "TAGS"),
+        ({"topic": ["T"], "keys": [["a b"]]}, "keys"),
+        ({"topic": ["T"], "properties": ["x\x01y"], "tags": ["a"]}, "property string"),
+        ({"topic": ["T"], "properties": ["x\x01\0"]}, "U\\+0000"),
+        ({"topic": ["T"], "born_timestamp": [1.5]}, "born_timestamp"),
+        ({"topic": ["T"], "store_host": ["nowhere"]}, "store_host"),
     ],
 )
-def test_what_is_no_sound_inner_batch_is_refused(
-    config: MessageStoreConfig, properties: dict[str, str], sys_flag: int, match: str
+def test_columns_that_cannot_be_stored_are_refused_by_name(
+    given_columns: dict[str, Any], what: str
 ) -> None:
-    with pytest.raises(InvalidMessage, match=match):
-        prepare(Message("B", properties=properties, sys_flag=sys_flag), config)
+    with pytest.raises(InvalidMessage, match=what):
+        encode_columns(given_columns, OLDER)
 
 
-def test_inner_batches_are_not_encoded_as_columns_without_their_offsets(tmp_path: Path) -> None:
-    for config in (CONFIG, CONFIG.changed(compat="4.9.8")):
-        with pytest.raises(InvalidMessage, match="put_inner_batch"):
-            encode_columns({"topic": ["B"], "sys_flag": [0x80]}, config)
-    with opened(tmp_path) as store:
-        store.put_columns({"topic": ["B"] * 3, "body": [b"x"] * 3})
-        dispatcher_of(store).dispatch_pending()
-        assert [row[1:] for row in rows_of(store)] == [(0, 1), (1, 1), (2, 1)]
+def test_a_name_with_the_separator_in_it_is_refused_in_columns_too() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    properties = pa.array([{"a\x01b": "c"}], kind)
+    with pytest.raises(InvalidMessage, match="properties"):
+        encode_columns({"topic": ["T"], "properties": properties}, OLDER)
+
+
+def test_maps_of_properties_follow_keys_and_tags() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    given_columns = {
+        "topic": ["a", "b", "c"],
+        "tags": ["t", None, None],
+        "properties": pa.array([{"x": "1", "y": "2"}, None, {}], kind),
+    }
+    encoded = encode_columns(given_columns, OLDER)
+    encoded.place(np.zeros(3, np.int64), encoded.bounds[:-1], 0)
+    found = decode_columns(encoded.data.tobytes(), encoded.bounds[:-1], 0)
+    assert found.properties().to_pylist() == [b"TAGS\x01t\x02x\x011\x02y\x012", b"", b""]
 
 
 def columns_with_inner() -> dict[str, list[Any]]:
@@ -102,11 +111,3 @@ def test_an_inner_batch_that_is_none_refuses_all_rows(tmp_path: Path, text: str)
         with pytest.raises(InvalidMessage, match="INNER_NUM"):
             store.put_columns(given)
         assert store.max_physical_offset == 0
-
-
-def test_an_empty_batch_and_a_file_that_no_broker_can_fill_are_refused(tmp_path: Path) -> None:
-    with opened(tmp_path) as store, pytest.raises(InvalidMessage, match="without messages"):
-        store.put_inner_batch(batch(0))
-    with pytest.raises(InvalidMessage, match="not a multiple"):
-        CONFIG.changed(mapper_file_size_batch_consume_queue=1000)
-    assert not any(size % 46 for size in itertools.islice(itertools.count(46, 46), 3))

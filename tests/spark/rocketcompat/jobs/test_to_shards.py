@@ -1,4 +1,4 @@
-"""Jobs over RocketMQ stores without Spark: what tasks do, and what an interruption leaves."""
+"""A log becomes shards, from wherever it lies, and after an interruption."""
 
 from __future__ import annotations
 
@@ -11,42 +11,14 @@ import pytest
 import rocketcompat.cli
 from rocketcompat.spark.jobs import to_shards as jobs
 from rocketcompat.spark.jobs.stats import stats
-from tests.spark.rocket_stores import dumped, of_dump, planned, read_log, write_rocket_store
+from tests.spark.rocket_jobs import COUNT
+from tests.spark.rocket_jobs import store as store
+from tests.spark.rocket_stores import dumped, of_dump, planned, read_log
 from tests.spark.stores import scanned_rows
 from tests.support.command import run_command
 from tubestore.offline.check import check
-from tubestore.spark.jobs.stats import HOUR_MS
 
 pytestmark = pytest.mark.usefixtures("small_waves")
-COUNT = 900
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("rocket")
-    write_rocket_store(root, COUNT)
-    return root
-
-
-def test_statistics_are_those_of_the_rows(store: Path) -> None:
-    found = stats(None, str(store))  # type: ignore[arg-type]
-    rows = dumped(store)
-    assert sum(row["messages"] for row in found.hours) == len(rows) == COUNT
-    for hour in found.hours:
-        own = [
-            row
-            for row in rows
-            if (row["topic"], row["queue_id"]) == (hour["topic"], hour["queue_id"])
-            and row["store_timestamp"] // HOUR_MS * HOUR_MS == hour["hour"]
-        ]
-        sizes = [row["store_size"] for row in own]
-        times = [row["store_timestamp"] for row in own]
-        wanted = [len(own), sum(sizes), min(sizes), max(sizes), min(times), max(times)]
-        names = ("messages", "bytes", "least", "most", "first", "last")
-        assert [hour[name] for name in names] == wanted
-    assert {(row["topic"], row["queues"]) for row in found.topics} == {
-        (f"topic{number}", 4) for number in range(3)
-    }
 
 
 def test_a_log_that_lies_elsewhere_is_read_and_converted(

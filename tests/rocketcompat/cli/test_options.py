@@ -1,0 +1,139 @@
+"""How every command ends: mistakes, interrupts, help, an untouched directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Command
+from tests.support.golden import Golden, GoldenFactory
+from tests.support.golden import golden_fixture as golden_fixture
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.cli import digest
+from tests.support.rocket.files.commands import _program
+from tests.support.rocket.files.commands import basic_fixture as basic_fixture
+
+
+@pytest.mark.parametrize("scenario", ["crash", "stale-units", "torn-half"])
+def test_no_command_changes_a_byte(golden: GoldenFactory, command: Command, scenario: str) -> None:
+    store = golden("rocketmq", "4.9.8", scenario).store
+    before = digest(store)
+    command("dump", store)
+    command("queues", store)
+    command("cq", store, "--trust-queues")
+    command("get", store, "--topic", "Topic0", "--queue", 0, "--offset", 0)
+    command("query", store, "--topic", "Topic0", "--key", "key0", "--trust-index")
+    command("check", store)
+    assert digest(store) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["dump", "/nowhere"], 3, "no such directory"),
+        (["dump", "."], 3, "no commitlog"),
+        (["dump", __file__], 3, "not a directory"),
+        (["dump", "STORE/commitlog"], 3, "give the store's root"),
+        (["dump"], 2, "ROOT"),
+        (["dump", "--nonsense"], 2, "dump --help)"),
+        (["dump", "STORE", "--format", "xml"], 2, "xml"),
+        (["dump", "STORE", "--option", "x"], 2, "NAME=VALUE"),
+        (["dump", "STORE", "--option", "noSuch=1"], 2, "noSuch"),
+        (["dump", "STORE", "--conf", "/nowhere"], 3, "/nowhere"),
+        (
+            ["query", "STORE", "-t", "LogA", "-k", "x", "--begin", "yesterday"],
+            2,
+            "not a valid time",
+        ),
+        (["query", "STORE", "-t", "LogA", "-k", "x", "--begin", "2026-01-01"], 2, "zone"),
+        (["get", "STORE", "-t", "nope", "-q", "0", "--offset", "0"], 1, "no topic 'nope'"),
+        (["get", "STORE", "-t", "LogA", "-q", "99", "--offset", "0"], 1, "no queue 99 of topic"),
+        (["query", "STORE", "-t", "nope", "-k", "x"], 1, "there are: LogA"),
+        (["offset-by-time", "STORE", "-t", "nope", "-q", "0", "--time", "0"], 1, "there are: LogA"),
+        (["diff", "STORE", "STORE", "--ignore", "nope"], 2, "not a compared field: flag, sys_flag"),
+        (["convert", "STORE", "STORE/new"], 3, "lies in the store that it is made of"),
+        (["query", "STORE", "-t", "LogA", "-k", "nope"], 1, ""),
+        (["cq", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),
+        (["cq", "STORE", "-t", "LgA"], 1, "did you mean 'LogA'? there are: LogA"),
+        (["cq", "STORE", "-t", "LogA", "-q", "99"], 1, "no queue 99 of topic 'LogA'; there are: 0"),
+        (["cq", "STORE", "-q", "99"], 1, "no queue 99 of any topic; there are: LogA/0"),
+        (["info", "STORE", "-t", "nope"], 1, "no topic 'nope' in this store; there are: LogA"),
+        (["index", "STORE", "--file", "nope"], 1, "no index file 'nope'; there are: 20"),
+        (["index", "STORE", "--items", "--file", "nope"], 1, "no index file 'nope'"),
+        (["lag", "STORE", "-g", "nope"], 1, "no group 'nope' in config/consumerOffset.json"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_mistakes_and_refusals_are_one_line_and_a_code(
+    basic: Golden, command: Command, arguments: list[str], code: int, said: str
+) -> None:
+    done = command(*(a.replace("STORE", str(basic.store)) for a in arguments))
+    assert done.code == code
+    assert said in done.err
+    assert done.err.count("\n") <= 1
+    assert "Traceback" not in done.err
+
+
+def test_an_internal_error_is_one_line_and_a_saved_traceback(
+    basic: Golden, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("rocketcompat.inspect.dump.dump_log", broken)
+    done = command("dump", basic.store)
+    assert done.code == 4
+    assert done.err.count("\n") == 1
+    saved = Path(done.err.split("traceback in ")[1].rstrip(")\n"))
+    assert "a bug" in saved.read_text()
+    saved.unlink()
+
+
+def test_an_interrupt_is_quiet(
+    basic: Golden, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rocketcompat.inspect.dump.dump_log", interrupted)
+    done = command("dump", basic.store)
+    assert (done.code, done.err) == (130, "")
+
+
+@pytest.mark.gate
+def test_a_closed_pipe_is_quiet(basic: Golden) -> None:
+    program = subprocess.Popen(
+        _program("dump", basic.store, "-f", "jsonl"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    program.stdout.readline()
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    program.stderr.close()
+    assert program.wait() == 0
+
+
+@pytest.mark.parametrize("program", [[], ["spark"]])
+def test_the_list_of_commands_has_a_whole_sentence_for_each(
+    command: Command, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command(*program, "--help").out
+    commands = text.partition("Commands:")[2].splitlines()
+    assert len(commands) > 4
+    assert not [line for line in commands if line.endswith("...")]
+
+
+def test_help_needs_neither_numpy_nor_pyarrow() -> None:
+    code = (
+        "import sys, rocketcompat.cli; sys.argv = ['x', '--help']\n"
+        "try: rocketcompat.cli.main()\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "assert not {'numpy', 'pyarrow'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "dump" in done.stdout

@@ -1,0 +1,90 @@
+"""`rocketcompat get | query | offset-by-time`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.command import Command
+from tests.support.golden import GoldenFactory
+from tests.support.golden import golden_fixture as golden_fixture
+from tests.support.rocket.cli import command_fixture as command_fixture
+from tests.support.rocket.files.commands import SOUND, VERSIONS
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", [*SOUND, "pull-limits"])
+def test_get_answers_as_the_real_store_does(
+    golden: GoldenFactory, command: Command, version: str, scenario: str
+) -> None:
+    real = golden("rocketmq", version, scenario)
+    queries = list(real.queries(type="get"))
+    for row in queries[:: 1 if scenario == "pull-limits" else 3]:
+        arguments = ["--topic", row["topic"], "--queue", row["queueId"]]
+        arguments += ["--offset", row["offset"], "--max", row["max"]]
+        arguments += ["--tags", row["sub"]] if row["sub"] is not None else []
+        done = command("get", real.store, *arguments, "--format", "jsonl")
+        (answer,) = done.rows
+        messages = answer.pop("messages")
+        assert answer == {
+            "status": row["status"],
+            "next_begin_offset": row["nextBeginOffset"],
+            "min_offset": row["minOffset"],
+            "max_offset": row["maxOffset"],
+            "queue_offsets": row["queueOffsets"],
+            "physical_offsets": row["physicalOffsets"],
+        }
+        assert [message["physical_offset"] for message in messages] == row["physicalOffsets"]
+        assert done.code == (0 if messages else 1)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scenario", ["basic", "keys-tags", "crash"])
+@pytest.mark.parametrize("trust", [[], ["--trust-index"]])
+def test_query_finds_the_messages_that_have_the_key(
+    golden: GoldenFactory, command: Command, version: str, scenario: str, trust: list[str]
+) -> None:
+    """The real answers have other keys of the same hash too, and a message more than once."""
+    real = golden("rocketmq", version, scenario)
+    compared = 0
+    for row in real.queries(type="query"):
+        if not row["key"] or row["max"] < 32 or row["begin"]:
+            continue
+        found = []
+        for message in real.expected(type="message", topic=row["topic"]):
+            properties = message["properties"]
+            keys = [properties.get("UNIQ_KEY"), *properties.get("KEYS", "").split(" ")]
+            if row["key"] in keys:
+                found.append(message["physicalOffset"])
+        done = command(
+            "query", real.store, "--topic", row["topic"], "--key", row["key"], "--max", 64,
+            "--format", "jsonl", *trust,
+        )  # fmt: skip
+        (answer,) = done.rows
+        assert answer["physical_offsets"] == sorted(found)[-64:], row["key"]
+        assert answer.get("complete", True) == (not trust)
+        assert done.code == (0 if found else 1)
+        compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize(
+    "words", [["dump"], ["query", "-t", "KeyTopic", "-k", "U7"],
+              ["query", "-t", "KeyTopic", "-k", "U7", "--trust-index"]],
+)  # fmt: skip
+def test_the_time_of_end_is_not_included(
+    golden: GoldenFactory, command: Command, words: list[str]
+) -> None:
+    """RocketMQ's queryMessage includes it; both command lines do not."""
+    real = golden("rocketmq", "4.9.8", "keys-tags")
+    (name, *options) = words
+    time = min(
+        m["storeTimestamp"]
+        for m in real.expected(type="message", topic="KeyTopic")
+        if m["properties"].get("UNIQ_KEY") == "U7"
+    )
+    for end, found in ((time, False), (time + 1, True)):
+        done = command(name, real.store, *options, "--end", end, "-f", "jsonl")
+        messages = [m for row in done.rows for m in row.get("messages", [row])]
+        assert ("U7" in {m["properties"].get("UNIQ_KEY") for m in messages}) is found

@@ -1,0 +1,114 @@
+"""Tasks stage, the driver publishes once, and what fails is removed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tubestore.errors import InvalidOption
+from tubestore.spark.kit import sink
+from tubestore.spark.kit.sink import Staged, StoreStreamWriter, StoreWriter, appended_schema
+
+
+class Book:
+    """A load that notes each call."""
+
+    path = "/s"
+
+    def __init__(self, published: tuple[str, ...] = ()) -> None:
+        self.published, self.calls = {*published}, list[Any]()
+
+    def is_published(self, job_id: str) -> bool:
+        return job_id in self.published
+
+    def stage(self, job_id: str, attempt: str, batches: Any, *, content: bool) -> list[str]:
+        self.calls.append(("stage", job_id, attempt, list(batches), content))
+        return [f"file of {attempt}"]
+
+    def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Any:
+        self.calls.append(("publish", job_id, staged, query))
+        return SimpleNamespace(replayed=job_id in self.published)
+
+    def abort(self, job_id: str) -> None:
+        self.calls.append(("abort", job_id))
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Have this process be the second attempt of task 3, of batch 9 of a query."""
+    local = {"streaming.sql.batchId": "9", "sql.streaming.queryId": "q"}
+    context = SimpleNamespace(
+        partitionId=lambda: 3, taskAttemptId=lambda: 2, getLocalProperty=local.get
+    )
+    monkeypatch.setattr(sink, "_context", lambda: context)
+    return local
+
+
+def test_a_log_is_only_appended_to() -> None:
+    schema = StructType([StructField("body", StringType())])
+    assert appended_schema(schema, overwrite=False).names == ["body"]
+    with pytest.raises(InvalidOption, match="only appended to"):
+        appended_schema(schema, overwrite=True)
+
+
+def test_an_attempt_is_named_by_its_task_and_its_number() -> None:
+    book = Book()
+    staged = StoreWriter(book, "j").write(iter(["rows"]))  # type: ignore[list-item, arg-type]
+    assert book.calls == [("stage", "j", "3-2", ["rows"], False)]
+    assert (staged.job_id, staged.files) == ("j", ["file of 3-2"])
+
+
+def test_a_task_of_a_job_that_is_in_the_store_stages_nothing() -> None:
+    book = Book(published=("j",))
+    assert StoreWriter(book, "j").write(iter([])).files == []  # type: ignore[arg-type]
+    assert book.calls == []
+
+
+def test_a_job_without_an_id_gets_one_that_no_other_has() -> None:
+    ids = {StoreWriter(Book(), None).job_id for _ in range(20)}  # type: ignore[arg-type]
+    assert len(ids) == 20
+
+
+def test_the_files_of_all_tasks_are_published_in_the_order_of_the_tasks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    book = Book()
+    StoreWriter(book, "j").commit([Staged("j", [1, 2]), None, Staged("j", [3])])  # type: ignore[arg-type]
+    assert book.calls == [("publish", "j", [1, 2, 3], None)]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_was_there_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    StoreWriter(Book(published=("j",)), "j").commit([])  # type: ignore[arg-type]
+    assert capsys.readouterr().err == (
+        "tubestore: /s: job j was there already; nothing was written\n"
+    )
+
+
+@pytest.mark.parametrize(("application", "job"), [(None, "q:9"), ("app", "app:9")])
+def test_a_batch_is_named_by_its_query_and_number_and_staged_with_a_digest(
+    application: str | None, job: str
+) -> None:
+    book = Book(published=(job,))
+    writer = StoreStreamWriter(book, application)  # type: ignore[arg-type]
+    staged = writer.write(iter([]))
+    assert book.calls == [("stage", job, "3-2", [], True)]
+    writer.commit([staged, None], 9)
+    assert book.calls[1:] == [("publish", job, ["file of 3-2"], "q")]
+
+
+def test_a_batch_without_tasks_publishes_nothing() -> None:
+    book = Book()
+    StoreStreamWriter(book, None).commit([], 9)  # type: ignore[arg-type]
+    assert book.calls == []
+
+
+def test_what_failed_is_removed_by_the_names_that_are_known() -> None:
+    book = Book()
+    StoreWriter(book, "j").abort([])  # type: ignore[arg-type]
+    StoreStreamWriter(book, None).abort([Staged("q:9", [])], 9)  # type: ignore[arg-type]
+    StoreStreamWriter(book, "app").abort([None], 9)  # type: ignore[arg-type]
+    assert book.calls == [("abort", "j"), ("abort", "q:9"), ("abort", "app:9")]

@@ -1,0 +1,89 @@
+"""Answers of reads: rows as Arrow, as messages, and by partition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tubestore.messages import (
+    MESSAGE_SCHEMA,
+    FoundInShard,
+    Page,
+    PageSet,
+    messages_of,
+    schema_of,
+    warn_of_old_columns,
+)
+
+COLUMNS = ("partition", "offset", "body")
+
+
+def batch(*rows: tuple[int, int, bytes]) -> pa.RecordBatch:
+    columns = [list(values) for values in zip(*rows, strict=True)]
+    return pa.record_batch(columns, schema_of(COLUMNS))
+
+
+def page(*batches: pa.RecordBatch) -> Page:
+    return Page([*batches], schema_of(COLUMNS), next_offset=56, end_offset=84, truncated=True)
+
+
+def test_a_page_is_an_arrow_stream_as_often_as_one_likes() -> None:
+    found = page(batch((0, 0, b"a")), batch((0, 28, b"b"), (0, 56, b"c")))
+    for _ in range(2):
+        assert pa.table(found)["body"].to_pylist() == [b"a", b"b", b"c"]
+    assert len(found) == 3
+
+
+def test_a_page_without_rows_has_its_columns() -> None:
+    assert page().table.schema.names == [*COLUMNS]
+    assert len(page()) == 0
+
+
+def test_the_text_of_a_page_has_its_count_and_its_offsets() -> None:
+    text = "Page(1 messages, next_offset=56, end_offset=84, truncated=True)"
+    assert repr(page(batch((0, 0, b"a")))) == text
+
+
+def of_shard(partitions: list[int], *batches: pa.RecordBatch) -> FoundInShard:
+    nexts = np.array([28 * (n + 1) for n in partitions])
+    return FoundInShard(partitions, nexts, np.array([n > 1 for n in partitions]), 280, [*batches])
+
+
+def test_pages_of_many_partitions_are_taken_apart_by_partition() -> None:
+    one, other = batch((0, 0, b"a"), (2, 28, b"b")), batch((10_000, 0, b"c"))
+    pages = PageSet(schema_of(COLUMNS), [of_shard([0, 1, 2], one), of_shard([10_000], other)])
+    assert [m for p in (0, 1, 2, 10_000) for m in pages[p].table["body"].to_pylist()] == [
+        b"a", b"b", b"c",
+    ]  # fmt: skip
+    assert (pages[2].next_offset, pages[2].end_offset, pages[2].truncated) == (84, 280, True)
+    assert (len(pages[1]), pages[1].truncated) == (0, False)
+    with pytest.raises(KeyError):
+        pages[3]
+    assert repr(pages) == "PageSet(3 messages of 4 partitions, 2 truncated)"
+
+
+def test_a_row_of_all_columns_is_a_message() -> None:
+    values = dict.fromkeys(MESSAGE_SCHEMA.names) | {
+        "topic": "t", "partition": 3, "offset": 28, "body": b"x", "received_time_ms": 5,
+        "attributes": [("k", "v")], "key_code": 7, "msg_id": 9, "state": "ok",
+    }  # fmt: skip
+    values = {name: value for name, value in values.items() if name in MESSAGE_SCHEMA.names}
+    rows = pa.RecordBatch.from_pylist([values], MESSAGE_SCHEMA)
+    (message,) = messages_of([rows])
+    assert (message.topic, message.partition, message.offset, message.body) == ("t", 3, 28, b"x")
+    assert (message.attributes, message.msg_id, message.state) == ({"k": "v"}, 9, "ok")
+
+
+def test_a_schema_has_the_columns_in_the_order_that_was_asked_for() -> None:
+    assert schema_of(("body", "offset")).names == ["body", "offset"]
+    assert schema_of(("body",), views=True).field("body").type == pa.binary_view()
+    assert schema_of(("partition_id",)).field(0).type == MESSAGE_SCHEMA.field("partition").type
+    with pytest.raises(KeyError):
+        schema_of(("colour",))
+
+
+def test_a_caller_is_warned_of_the_former_name_of_a_column() -> None:
+    with pytest.warns(DeprecationWarning, match="partition_id is named partition") as found:
+        warn_of_old_columns(["partition_id", "body"])
+    assert found[0].filename == __file__

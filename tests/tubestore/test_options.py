@@ -1,0 +1,88 @@
+"""Settings of stores and topics: bounds, and which partitions a topic has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tubestore.errors import InvalidMessage
+from tubestore.options import StoreOptions, TopicOptions
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("durability", "disk", ValueError),
+        ("on_damage", "ignore", ValueError),
+        ("segment_size_bytes", 0, ValueError),
+        ("segment_size_bytes", 1 << 62, ValueError),
+        ("segment_size_bytes", 1.5, TypeError),
+        ("segment_size_bytes", True, TypeError),
+        ("append_timeout_ms", -1, ValueError),
+        ("colour", 1, TypeError),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(
+    name: str, value: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=name):
+        StoreOptions().with_values(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["sync_after_bytes", "append_timeout_ms", "journal_size_bytes", "trash_grace_ms"]
+)
+def test_zero_switches_off_what_can_be_off(name: str) -> None:
+    assert getattr(StoreOptions().with_values(**{name: 0}), name) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"partitions": 0}, "partitions = 0"),
+        ({"partitions": 10_001}, "1 to 10000 a store"),
+        ({"stores": 0}, "stores = 0"),
+        ({"stores": True}, "a whole number"),
+        ({"routing": "crc"}, "routing 'crc'"),
+        ({"max_age_ms": 0}, "max_age_ms = 0"),
+        ({"max_bytes": 1 << 63}, "or None for no bound"),
+    ],
+)
+def test_settings_of_a_topic_that_cannot_be_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidMessage, match=words):
+        TopicOptions(**values)
+
+
+def test_partitions_are_numbered_store_by_store() -> None:
+    topic = TopicOptions(partitions=3, stores=2)
+    ids = [topic.partition_id(number) for number in range(topic.partition_count)]
+    assert ids == [0, 1, 2, 10_000, 10_001, 10_002]
+    assert all(topic.holds(number) for number in ids)
+    assert not any(topic.holds(number) for number in (-1, 3, 9_999, 10_003, 20_000))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "stores", "text"),
+    [
+        (1, 1, "partition 0"),
+        (4, 1, "partitions 0 to 3"),
+        (4, 2, "partitions 0 to 3 in each of 2 stores: store * 10000 + number"),
+    ],
+)
+def test_partitions_are_named_in_words(partitions: int, stores: int, text: str) -> None:
+    assert TopicOptions(partitions, stores).partition_names() == text
+
+
+def test_settings_grow_to_cover_others_and_keep_their_own() -> None:
+    one, other = TopicOptions(4, 1, max_age_ms=5), TopicOptions(2, 3)
+    grown = one.grown_to(other)
+    assert (grown.partitions, grown.stores, grown.max_age_ms) == (4, 3, 5)
+    assert grown.covers(one)
+    assert grown.covers(other)
+    assert not one.covers(other)
+    assert not other.covers(one)
+
+
+def test_the_identity_of_a_topic_is_no_setting() -> None:
+    assert TopicOptions(2, id=5) == TopicOptions(2, id=6)
