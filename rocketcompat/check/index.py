@@ -197,7 +197,10 @@ def region_finding(directory: StoreDirectory, region: Gap) -> Finding:
 
 
 def _messages_of(directory: StoreDirectory, region: Gap) -> str:
-    """Return which messages a damaged part had, by their own heads; empty if none is legible."""
+    """Return which messages a damaged part had, by their own heads; empty if none is legible.
+
+    A record of another place is none of them: what this part had is not known by it.
+    """
     raw = directory.log.read(region.start, min(region.size, directory.config.record_size_max))
     names: list[str] = []
     at = 0
@@ -205,6 +208,8 @@ def _messages_of(directory: StoreDirectory, region: Gap) -> str:
         own = decode_record(raw[at:], physical_offset=region.start + at)
         size = own["total_size"]
         if own["properties"] is None or not 0 < size <= len(raw) - at:
+            break
+        if own["physical_offset"] != region.start + at:
             break
         place = f"{own['topic']}/{own['queue_id']}@{own['queue_offset']}"
         names.append(f"{place} (stored at {own['store_timestamp']} ms)")

@@ -173,3 +173,4 @@ def test_a_file_that_holds_a_record_of_its_own_is_not_taken_for_another(
     )
     assert (found["path"], found["position"]) == (path, 0)
     assert "its own physical offset is 0" in found["message"]
+    assert "by their heads" not in found["message"]
