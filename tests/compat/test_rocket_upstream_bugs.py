@@ -64,7 +64,7 @@ def test_7437_a_torn_tail_whose_properties_are_zeros_is_no_message(tmp_path: Pat
     patch(log_file(tmp_path), end - 6, bytes(6))
     progress = tmp_path / ".tubestore" / "progress.json"
     marks = json.loads(progress.read_text())
-    marks |= {"log": [places[-1]] * 2, "clean": False}  # as a power cut leaves it
+    marks |= {"log": [places[-1]] * 2, "clean": False, "boot_id": "the one before"}
     marks["followers"] = {name: [places[-1]] * 2 for name in marks["followers"]}
     progress.write_text(json.dumps(marks))
     assert {row["reason"] for row in check(tmp_path, OPTIONS)} >= {"torn"}

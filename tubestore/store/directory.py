@@ -338,7 +338,7 @@ class TopicSettings:
             content["deleted"] = names
         number, file = 0, None
         if log:
-            number = directory.next_id()
+            number = self._new_log_number()
             content |= {"features": [TOPICS_LOG_FEATURE], "log": number}
             file = self._make_log(number)
         try:
@@ -353,6 +353,13 @@ class TopicSettings:
         self._log, self._file, self._end, self._room = number, file, 0, len(settings)
         self._remove_other_logs()
         directory.note_topics()
+
+    def _new_log_number(self) -> int:
+        """Return a number of no log that is there: the clock may have gone back."""
+        directory = self._directory
+        while directory.vfs.exists(directory.path_of(topics_log(number := directory.next_id()))):
+            pass
+        return number
 
     def _make_log(self, number: int) -> VfsFile:
         """Make an empty log, durably, before `topics.json` names it."""

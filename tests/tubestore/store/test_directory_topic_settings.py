@@ -96,6 +96,20 @@ def test_topics_of_the_log_are_there_after_a_kill_and_the_next_close_leaves_one_
         assert partitions(reader) == {**expected, "t0": 9}
 
 
+def test_a_new_log_has_another_number_than_those_that_are_there(memory_vfs: MemoryVfs) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    memory_vfs.make_directories(OWN)
+    for number in range(20):
+        name = f"{OWN}/topics-{clock.now_ms() + number}.log"
+        memory_vfs.open(name, create=True).close()
+    with opened(memory_vfs, clock=clock) as store:
+        for number in range(5):
+            store.create_topic(f"t{number}")
+        assert len(logs(memory_vfs)) == 1
+    with opened(memory_vfs, "r") as reader:
+        assert len(reader.topics()) == 5
+
+
 def test_a_version_that_does_not_know_the_log_refuses_the_settings(memory_vfs: MemoryVfs) -> None:
     left_by_a_kill(memory_vfs)
     assert json.loads(memory_vfs.read_file(SETTINGS))["features"] == ["topics-log"]
