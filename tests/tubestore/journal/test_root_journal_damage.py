@@ -9,6 +9,7 @@ import pytest
 
 import tubestore
 from tests.support.engine.mixed import JOURNAL, killed, open_store
+from tests.support.tube import quarantined
 from tubestore.errors import CorruptRecord
 from tubestore.offline.check import check
 from tubestore.store.manager import MessageStoreManager
@@ -91,9 +92,7 @@ def test_whichever_bit_was_flipped_nothing_acknowledged_moves_or_goes_unreported
             lost = assert_kept(store, given)
             if lost:
                 assert any(JOURNAL in str(problem) for problem in store.problems)
-                (moment,) = vfs.entries(QUARANTINE)
-                ((name, _, _),) = vfs.entries(f"{QUARANTINE}/{moment[0]}")
-                assert vfs.read_file(f"{QUARANTINE}/{moment[0]}/{name}") == kept
+                assert quarantined(vfs) == {".tubestore/journal": kept}
             given |= batch(store, 4)  # and no offset is given out again
             rows = found(store)
         assert rows.keys() == given.keys()
@@ -137,8 +136,7 @@ def assert_unreadable(vfs: MemoryVfs, content: bytes) -> None:
     with open_store(vfs) as store:
         (problem,) = store.problems
     assert f"{len(content)} bytes held is not known" in str(problem)
-    (kept,) = (b for p, b in vfs.tree().items() if p.endswith("+journal"))
-    assert kept == content
+    assert quarantined(vfs) == {".tubestore/journal": content}
     assert list(check("/s", vfs=vfs, wait=lambda _: None)) == []
 
 
