@@ -74,6 +74,12 @@ def are_expired(entries: Array, data_start: int) -> Array:
     return np.asarray((offsets >= 0) & (sizes > HEADER_SIZE) & (offsets <= data_start - sizes))
 
 
+def count_expired(entries: Array, data_start: int) -> int:
+    """Return how many entries at the front are expired: TubeMQ expires the streams separately."""
+    expired = are_expired(entries, data_start)
+    return len(expired) if expired.all() else int(np.argmin(expired))
+
+
 def is_of_store(partition_id: Any, store_id: int) -> Any:
     """Whether a partition id, or which of an array of them, belongs to a store id."""
     return partition_id // PARTITIONS_PER_STORE == store_id

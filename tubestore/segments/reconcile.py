@@ -37,7 +37,7 @@ import numpy as np
 from tubestore.core import kernels
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
-from tubestore.record.evidence import are_expired, is_lost, judge
+from tubestore.record.evidence import count_expired, is_lost, judge
 from tubestore.record.layouts import (
     DATA_HEADER,
     INDEX_ENTRY,
@@ -212,11 +212,9 @@ class Reconciler:
         self._searches: dict[FileSegment, RecordSearch] = {}
 
     def _pass_expired(self) -> None:
-        """Leave entries alone if their data has gone: TubeMQ expires the two streams separately."""
-        if self.data_offset == self.files.data.start and len(self._entries):
-            expired = are_expired(self._entries, self.data_offset)
-            count = len(expired) if expired.all() else int(np.argmin(expired))
-            self.index_offset += ENTRY_SIZE * count
+        """Leave entries alone if their data has gone."""
+        if self.data_offset == self.files.data.start:
+            self.index_offset += ENTRY_SIZE * count_expired(self._entries, self.data_offset)
 
     def _read_entries(self, index_from: int) -> Array:
         parts = [

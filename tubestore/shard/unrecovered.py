@@ -7,6 +7,7 @@ one that does not agree with its record, and reports the place.
 
 Only what an earlier boot of the machine has left is compared, above the checkpoint; without one the
 last index file, because sealed files are synced. While the machine runs, what was written is there.
+Entries of expired data at the front are left alone, as a writer leaves them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.errors import CorruptRecord
+from tubestore.record.evidence import count_expired
 from tubestore.record.names import CHECKPOINT_FILE
 from tubestore.record.records import ENTRY_SIZE, verify_entries
 from tubestore.segments.cache_formats import Checkpoint
@@ -96,14 +98,19 @@ class Unrecovered:
                 first = filled[-1:] or shard.index[:1]
                 at, data_at = (first[0].start if first else 0), -1
             for offset, entries in shard.entries(at):
-                bad = np.flatnonzero(~_agreeing(shard, offset, entries, data_at))
+                gone = count_expired(entries, shard.data_start) if data_at < shard.data_start else 0
+                at, entries = offset + ENTRY_SIZE * gone, entries[gone:]
+                data_at = data_at if not gone else -1
+                if not len(entries):
+                    continue
+                bad = np.flatnonzero(~_agreeing(shard, at, entries, data_at))
                 if len(bad):
-                    self._stop_at(offset + ENTRY_SIZE * int(bad[0]))
+                    self._stop_at(at + ENTRY_SIZE * int(bad[0]))
                     return
                 last = entries[-1]
-                at = offset + ENTRY_SIZE * len(entries)
+                at += ENTRY_SIZE * len(entries)
                 data_at = int(last["data_offset"]) + int(last["data_size"])
-            self._note_unindexed(shard, at, shard.data_start if data_at < 0 else data_at)
+            self._note_unindexed(shard, at, max(data_at, shard.data_start))
         finally:
             shard.close()
 

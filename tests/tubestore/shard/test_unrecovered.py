@@ -180,6 +180,44 @@ def test_damage_below_the_checkpoint_is_not_what_a_power_cut_has_left(left: Memo
         assert len(bodies(reader)) == 10
 
 
+def without_first_data(*, checkpoint: bool) -> MemoryVfs:
+    """Return a store of six messages in data files of three, without the first one."""
+    vfs = MemoryVfs()
+    size = {"segment_size_bytes": 150, "background": False}
+    store = tubestore.open("/s", vfs=vfs, clock=ManualClock(), **size)
+    topic = store.create_topic("t")
+    topic.append(b"0", durability="fsync")
+    store.sync()
+    for number in range(1, 6):
+        topic.append(b"%d" % number, durability="fsync")
+    engine_of(store).abandon("killed")
+    vfs.remove(DATA)
+    if not checkpoint:
+        vfs.remove("/s/t-0/.tubestore/checkpoint.json")
+    vfs.reboot()
+    return vfs
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_entries_of_expired_data_do_not_end_what_a_reader_shows(checkpoint: bool) -> None:
+    vfs = without_first_data(checkpoint=checkpoint)
+    with opened(vfs, "r") as reader:
+        assert bodies(reader) == [b"3", b"4", b"5"]
+        assert not [p for p in reader.problems if "do not agree" in str(p)]
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_lost_entry_behind_those_of_expired_data_ends_what_a_reader_shows(
+    checkpoint: bool,
+) -> None:
+    vfs = without_first_data(checkpoint=checkpoint)
+    lose(vfs, 4 * ENTRY_SIZE, 5 * ENTRY_SIZE)
+    with opened(vfs, "r") as reader:
+        assert bodies(reader) == [b"3"]
+        (problem,) = [p for p in reader.problems if "do not agree" in str(p)]
+    assert (problem.path, problem.position) == (INDEX, 4 * ENTRY_SIZE)
+
+
 def test_a_store_that_no_writer_of_this_package_has_opened_is_shown_as_it_is(
     left: MemoryVfs,
 ) -> None:
