@@ -96,7 +96,10 @@ def test_topics_of_the_log_are_there_after_a_kill_and_the_next_close_leaves_one_
         assert partitions(reader) == {**expected, "t0": 9}
 
 
-def test_a_new_log_has_another_number_than_those_that_are_there(memory_vfs: MemoryVfs) -> None:
+def test_a_new_log_has_another_number_than_those_that_are_there(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOG_FROM_TOPICS", 1)
     clock = ManualClock(1_700_000_000_000)
     memory_vfs.make_directories(OWN)
     for number in range(20):
