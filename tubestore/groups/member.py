@@ -252,6 +252,8 @@ def finish_outputs(files: GroupDirectory, finish: Callable[[Buffer], None]) -> N
     log = files.log
     if not log.positions.incomplete:
         return
+    # Another process may have been killed before it synced the frame; the output is synced below.
+    log.sync()
     try:
         for frame in log.positions.incomplete:
             finish(frame.output)

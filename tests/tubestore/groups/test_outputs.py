@@ -227,6 +227,22 @@ def test_output_that_was_recorded_and_not_appended_follows_at_the_next_opening(
         finish(again)
 
 
+def test_a_frame_of_a_killed_process_is_synced_before_its_output_is(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """A power cut would otherwise leave output without its positions."""
+    store = interrupted(FaultyVfs(memory_vfs), clock, "a")
+    with contextlib.suppress(tubestore.TubeStoreError):
+        store.close()
+    journal = memory_vfs.record()
+    with opened(memory_vfs, clock):
+        calls = [str(call) for call in journal.calls]
+    frame = next(at for at, call in enumerate(calls) if call.startswith("sync(") and "/g/" in call)
+    written = [at for at, call in enumerate(calls) if "pwrite(/store/a-0" in call]
+    assert written
+    assert frame < written[0]
+
+
 def test_output_that_found_no_room_follows_at_the_next_commit(
     memory_vfs: MemoryVfs, clock: ManualClock
 ) -> None:
