@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from os.path import dirname
 
 from tubestore.core.paths import join
 from tubestore.core.quarantine import Quarantine
@@ -71,6 +72,8 @@ class PositionsLog:
         self._snapshot_size = 0
         #: Bytes of output since its snapshot.
         self._output_bytes = 0
+        #: The number of the log that this process made durable by its name.
+        self._named = 0
         #: False while the snapshot of the last log is damaged.
         self._is_sound = True
 
@@ -171,7 +174,7 @@ class PositionsLog:
     def _forget(self) -> None:
         self.close()
         self.positions = Positions()
-        self._number = self._end = self._snapshot_size = self._output_bytes = 0
+        self._number = self._end = self._snapshot_size = self._output_bytes = self._named = 0
         self._is_sound = True
 
     def close(self) -> None:
@@ -199,7 +202,7 @@ class PositionsLog:
             if len(frame.output):
                 self._file.pwrite(frame.output, self._end + len(front))
             if level == "fsync":
-                self._file.sync()
+                self.sync()
         except OSError:
             with contextlib.suppress(OSError):  # else the next append cuts it
                 self._file.truncate(self._end)
@@ -214,9 +217,18 @@ class PositionsLog:
         return self._end - self._output_bytes >= limit or self._output_bytes >= GROWN_OUTPUT
 
     def sync(self) -> None:
-        """Bring the last log to stable storage."""
-        if self._file is not None:
-            self._file.sync()
+        """Bring the last log to stable storage, with its name and its directories' names.
+
+        A process that made them may have been killed before it synced them.
+        """
+        if self._file is None:
+            return
+        self._file.sync()
+        if self._named != self._number:
+            groups = dirname(self.directory)
+            for directory in (self.directory, groups, dirname(groups), self._root):
+                self._vfs.sync_directory(directory)
+            self._named = self._number
 
     def _begin(self) -> None:
         """Begin a new log with a snapshot; the one before it stays, older ones go."""

@@ -8,13 +8,18 @@ repeats a run.
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
 import pytest
 
 import tubestore
-from tests.proof.explorer.explore import seed_from_environment, share_of_states
+from tests.proof.explorer.explore import (
+    seconds_from_environment,
+    seed_from_environment,
+    share_of_states,
+)
 from tubestore.clock import ManualClock
 from tubestore.groups import positions_log
 from tubestore.options import Durability
@@ -23,6 +28,8 @@ from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs
 pytestmark = pytest.mark.crash
 
 ROOT, MESSAGES, OUTPUTS = "/s", 12, ("a", "b")
+#: A run looks at so many states, however long it takes.
+LEAST = 40
 
 
 def opened(vfs: Any, clock: ManualClock, shards_min: int) -> tubestore.MessageStoreManager:
@@ -86,9 +93,10 @@ def check(state: CrashState, random: Random, level: Durability) -> None:
 
 def explore(seed: int, states: int, *, lying: bool = False) -> int:
     random, seen = Random(seed), Distinct()
+    end = time.monotonic() + seconds_from_environment()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(positions_log, "GROWN_BYTES", 350)
-        while len(seen) < states:
+        while len(seen) < states and (len(seen) < LEAST or time.monotonic() < end):
             level: Durability = "fsync" if lying else random.choice(("page_cache", "fsync"))
             vfs = MemoryVfs(ManualClock())
             disk = LyingVfs(vfs, ".log") if lying else vfs
@@ -96,7 +104,7 @@ def explore(seed: int, states: int, *, lying: bool = False) -> int:
             for state in crash_states(journal, seed=random.randrange(1 << 30), variants=4):
                 if (state.kind == "kill" or level == "fsync") and seen.is_new(state, id(journal)):
                     check(state, random, level)
-                if len(seen) >= states:
+                if len(seen) >= states or (len(seen) >= LEAST and time.monotonic() >= end):
                     break
     return len(seen)
 
@@ -105,7 +113,7 @@ def explore(seed: int, states: int, *, lying: bool = False) -> int:
 def test_each_message_is_in_the_output_once_after_every_crash() -> None:
     seed = seed_from_environment()
     print(f"CRASH_SEED={seed}")
-    assert explore(seed, max(40, share_of_states(0.02))) >= 40
+    assert explore(seed, max(LEAST, share_of_states(0.02))) >= LEAST
 
 
 @pytest.mark.gate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os.path import dirname
 
 import numpy as np
 import pytest
@@ -234,7 +235,26 @@ def test_fsync_syncs_each_commit_and_page_cache_none(memory_vfs: MemoryVfs) -> N
     commit(log, {0: 56})
     assert [call.kind for call in journal.calls] == ["pwrite"]
     commit(log, {0: 84}, "fsync")
-    assert [call.kind for call in journal.calls] == ["pwrite", "pwrite", "sync"]
+    kinds = [call.kind for call in journal.calls]
+    assert kinds == ["pwrite", "pwrite", "sync", *["sync_directory"] * 4]
+    commit(log, {0: 112}, "fsync")
+    assert [call.kind for call in journal.calls][len(kinds) :] == ["pwrite", "sync"]
+
+
+def test_names_that_a_killed_process_did_not_sync_are_durable_with_the_first_synced_commit(
+    memory_vfs: MemoryVfs,
+) -> None:
+    memory_vfs.make_directories(PLACE)
+    commit(open_log(memory_vfs), {0: 28})
+    journal = memory_vfs.record()
+    log = open_log(memory_vfs)
+    log.refresh()
+    commit(log, {0: 56}, "fsync")
+    synced = [call.path for call in journal.calls if call.kind == "sync_directory"]
+    places = [PLACE]
+    while len(places) < 4:
+        places.append(dirname(places[-1]))
+    assert synced == places
 
 
 def test_a_write_that_failed_leaves_the_positions_and_the_next_commit_goes_on(
