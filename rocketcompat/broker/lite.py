@@ -229,10 +229,8 @@ class LitePullConsumer:
             self._next[queue] = self._returned[queue] = found.next_begin_offset
             if found.messages:
                 return found.messages
-            moved = found.next_begin_offset != before
-            if found.status is PullStatus.NO_NEW_MSG and not moved:
-                return []
-            if found.status is PullStatus.OFFSET_ILLEGAL and not moved:
+            has_ended = found.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL)
+            if has_ended and found.next_begin_offset == before:
                 return []
 
     def _request(self, queue: MessageQueue, offset: int, suspend_ms: int = 0) -> PullRequest:

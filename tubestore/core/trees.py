@@ -31,6 +31,17 @@ def make_directory(vfs: Vfs, directory: str) -> list[str]:
     return parents
 
 
+def sync_names(vfs: Vfs, directory: str, root: str) -> None:
+    """Make the names in a directory durable, and its own name and those above it, up to `root`.
+
+    A process may have been killed before it synced what it had made.
+    """
+    while len(directory) > len(root):
+        vfs.sync_directory(directory)
+        directory = dirname(directory)
+    vfs.sync_directory(root)
+
+
 class Listing(NamedTuple):
     """What is in a directory of files that are named by where they start."""
 

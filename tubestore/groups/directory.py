@@ -39,6 +39,7 @@ import xxhash
 from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.state_file import parse_state, state_bytes
+from tubestore.core.trees import sync_names
 from tubestore.core.vfs import Vfs, VfsFile, VfsLock
 from tubestore.errors import (
     CorruptRecord,
@@ -142,10 +143,7 @@ class GroupDirectory:
                 f"it is on a network file system ({kind}), and groups need the locks and the clock"
                 " of one machine; choose partitions by hand: store.consumer(None, {topic: [ids]})",
             )
-        above = self.path
-        while above != self._root:
-            above = above.rpartition("/")[0]
-            self._vfs.sync_directory(above)
+        sync_names(self._vfs, self.path, self._root)
 
     def _refused(self, error: OSError) -> OSError | ReadOnlyStore:
         """Return the error to raise: of a place where nothing can be written, what to do."""
@@ -165,11 +163,15 @@ class GroupDirectory:
             self.log.refresh()
             return self.log.positions
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Replace a file of the group; durable on return, with its directories' names."""
+        self._vfs.replace_file(join(self.path, name), data)
+        sync_names(self._vfs, self.path, self._root)
+
     def expect_output(self) -> None:
         """Record durably that the log may have output, so that an opening reads it."""
-        path = join(self.path, OUTPUT_FILE)
-        if not self._vfs.exists(path):
-            self._vfs.replace_file(path, b"")
+        if not self.may_have_output:
+            self.replace(OUTPUT_FILE, b"")
 
     @property
     def may_have_output(self) -> bool:

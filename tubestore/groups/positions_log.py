@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from os.path import dirname
 
 from tubestore.core.paths import join
 from tubestore.core.quarantine import Quarantine
+from tubestore.core.trees import sync_names
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import CorruptRecord, again
 from tubestore.groups.positions import (
@@ -225,9 +225,7 @@ class PositionsLog:
             return
         self._file.sync()
         if self._named != self._number:
-            groups = dirname(self.directory)
-            for directory in (self.directory, groups, dirname(groups), self._root):
-                self._vfs.sync_directory(directory)
+            sync_names(self._vfs, self.directory, self._root)
             self._named = self._number
 
     def _begin(self) -> None:

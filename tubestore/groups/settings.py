@@ -77,9 +77,10 @@ def _parsed(given: Mapping[str, object]) -> GroupSettings:
     changed = whole_number(given["changed_ms"])
     if not isinstance(waits, bool) or changed is None:
         raise ValueError("it has no settings of a group")
-    if age is not None and (whole_number(age) is None or whole_number(age) == 0):
+    expire_after_ms = whole_number(age)
+    if age is not None and not expire_after_ms:
         raise ValueError("expire_after_ms is not an age")
-    return GroupSettings(waits, whole_number(age), changed)
+    return GroupSettings(waits, expire_after_ms, changed)
 
 
 def change_settings(
@@ -108,7 +109,7 @@ def change_settings(
         text = json.dumps(asdict(known))
         digest = xxhash.xxh3_64_hexdigest(text.encode())
         data = state_bytes({"digest": digest, "settings": text})
-        vfs.replace_file(join(files.path, SETTINGS_FILE), data)
+        files.replace(SETTINGS_FILE, data)
         return known
 
 

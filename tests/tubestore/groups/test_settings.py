@@ -121,6 +121,18 @@ def test_retention_removes_nothing_while_positions_or_settings_are_damaged(
 # -- groups that end -----------------------------------------------------------------------------
 
 
+def test_settings_are_durable_with_the_names_that_a_killed_process_did_not_sync(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    place = SETTINGS.rpartition("/")[0]
+    with tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False) as store:
+        memory_vfs.make_directories(place)
+        journal = memory_vfs.record()
+        store.change_group("g", retention_waits=True)
+        synced = [call.path for call in journal.calls if call.kind == "sync_directory"]
+    assert {place, "/s/.tubestore/groups", "/s/.tubestore", "/s"} <= set(synced)
+
+
 def test_a_group_ends_so_long_after_its_last_use(small: Store, clock: ManualClock) -> None:
     fill(small.create_topic("t"), clock, 3)
     consume(small, 1)
