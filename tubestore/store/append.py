@@ -37,6 +37,7 @@ from tubestore.record.columns import integers
 from tubestore.record.names import store_key
 from tubestore.record.records import RecordColumns, encode_columns
 from tubestore.shard.message_store import MessageStore
+from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic_shards import TopicShards
 
@@ -172,14 +173,21 @@ def append_table(
         partition_ids = ingest.route(table, codes, [t.options for t in topics], turns)
     else:
         partition_ids = ingest.route_among(table, codes, to.partitions, to.stores, turns)
-    columns = ingest.build_columns(
+    columns = _columns_of(context, table, partition_ids)
+    return _acked(columns, append_columns(topics, codes, columns, level, opener.journal, to), level)
+
+
+def _columns_of(context: Context, table: pa.Table, partition_ids: Array) -> RecordColumns:
+    return ingest.build_columns(
         table,
         partition_ids,
         now_ms=context.clock.now_ms(),
         payload_size_max=context.options.payload_size_max,
         next_msg_ids=context.ids.next_many,
     )
-    offsets = append_columns(topics, codes, columns, level, opener.journal, to)
+
+
+def _acked(columns: RecordColumns, offsets: Array, level: Durability) -> BatchAck:
     return BatchAck(
         integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
     )
@@ -189,19 +197,12 @@ class PreparedAppend:
     """Messages of many topics, checked, with partitions and ids: to be recorded and appended."""
 
     def __init__(self, opener: ShardOpener, book: AddressBook, table: pa.Table) -> None:
-        self._opener, context = opener, opener.context
-        self._table = table
+        self._opener, self._table = opener, table
         self._to, self._codes = to, _ = book.of(table)
         partition_ids = ingest.route_among(
-            self._table, self._codes, to.partitions, to.stores, partial(_turns, to.topics)
+            table, self._codes, to.partitions, to.stores, partial(_turns, to.topics)
         )
-        self._columns = ingest.build_columns(
-            self._table,
-            partition_ids,
-            now_ms=context.clock.now_ms(),
-            payload_size_max=context.options.payload_size_max,
-            next_msg_ids=context.ids.next_many,
-        )
+        self._columns = _columns_of(opener.context, table, partition_ids)
 
     def encoded(self) -> Buffer:
         """Return the messages as they are recorded (`groups/outputs.py`)."""
@@ -225,13 +226,9 @@ class PreparedAppend:
 
     def append(self, level: Durability) -> BatchAck:
         """Append the messages."""
-        columns = self._columns
-        offsets = append_columns(
-            self._to.topics, self._codes, columns, level, self._opener.journal, self._to
-        )
-        return BatchAck(
-            integers(pa.int32(), columns.partition_ids), integers(pa.int64(), offsets), level
-        )
+        columns, to = self._columns, self._to
+        offsets = append_columns(to.topics, self._codes, columns, level, self._opener.journal, to)
+        return _acked(columns, offsets, level)
 
 
 def append_missing(
