@@ -211,7 +211,9 @@ class QueueFiles:
             low, high = 0, file.file_size // size
             while low < high:
                 middle = (low + high) // 2
-                if is_set(unpack(file.read(middle * size, size))):
+                # A reader may find a file empty: a power cut took its length.
+                raw = file.read(middle * size, size)
+                if len(raw) == size and is_set(unpack(raw)):
                     low = middle + 1
                 else:
                     high = middle

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcompat.queues.consume_queue import ConsumeQueue
+from rocketcompat.queues.table import ConsumeQueueTable
 from tests.support.rocket.queues import put, queue_of, table_of
+from tubestore.core.vfs import VfsFile
 from tubestore.errors import NotAStore
 from tubestore.testing.memory_vfs import MemoryVfs
 
@@ -21,6 +24,38 @@ def test_units_roll_into_the_next_file_and_are_read_over_the_border() -> None:
     assert queue.units(3, 16)["tags_code"].tolist() == list(range(10, 23))
     assert queue.units_in_file(3, 800)["tags_code"].tolist() == [10, 11, 12, 13]
     assert len(queue.units(17, 20)) == 0
+
+
+@pytest.mark.parametrize(("emptied", "end"), [(0, 17), (1, 17), (2, 14)])
+def test_a_reader_passes_by_a_file_whose_length_a_power_cut_took(emptied: int, end: int) -> None:
+    vfs = MemoryVfs()
+    put(queue_of(vfs), 0, 17)
+    empty(vfs, emptied)
+    assert read_queue(vfs).max_offset == end
+
+
+def test_the_end_is_before_an_empty_file_and_one_that_was_not_written() -> None:
+    vfs = MemoryVfs()
+    put(queue_of(vfs), 0, 15)
+    empty(vfs, 1)
+    empty(vfs, 2).pwrite(bytes(140), 0)
+    assert read_queue(vfs).max_offset == 7
+
+
+def empty(vfs: MemoryVfs, number: int) -> VfsFile:
+    """Cut one of the queue's files to nothing, and return it."""
+    file = vfs.open(f"/store/consumequeue/T/1/{140 * number:020d}", writable=True)
+    file.truncate(0)
+    return file
+
+
+def read_queue(vfs: MemoryVfs) -> ConsumeQueue:
+    """Return the queue as a reader has it."""
+    table = ConsumeQueueTable(vfs, "/store/consumequeue", 140, writable=False)
+    table.load()
+    queue = table.find("T", 1)
+    assert queue is not None
+    return queue
 
 
 def test_queues_of_rocksdb_are_refused() -> None:
