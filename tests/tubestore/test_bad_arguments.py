@@ -37,7 +37,6 @@ TOPIC: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "first_offset": ({"partition": 0}, PLACE),
     "follow": ({"partition": 0, "idle_timeout": 0}, {
         **PLACE, "offset": "offset", "filter_items": "texts?", "idle_timeout": "seconds?",
-        "poll_interval": "seconds",
     }),
     "get_messages": ({"partition": 0, "offset": 0}, {
         **PLACE, "offset": "whole", "filter_items": "texts?", "max_bytes": "count",

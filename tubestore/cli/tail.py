@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.cli.read import COLUMNS, rows_of
 from tubestore.core.kernels import rows_at
 from tubestore.core.vfs import OsVfs
+from tubestore.groups.feed import feeds_of
 from tubestore.messages import ALL_COLUMNS
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading.sources import Filter, Rows
@@ -29,7 +29,8 @@ from tubestore.store.manager import MessageStoreManager
 from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_reads import make_filter
 
-POLL_SECONDS = 0.2
+#: A poll that waits without end.
+_LONG = 3600.0
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 _EVERYTHING = columns_for(ALL_COLUMNS)
 
@@ -83,23 +84,22 @@ class Tail:
 
     def follow(self) -> Iterator[Row | None]:
         """Go through what is appended; None whenever there is nothing more for now."""
-        idle_since = time.monotonic()
-        while True:
-            count = 0
-            for view in self._views():
-                start = self._positions.get(view.store_id, view.index_start)
-                for row in self._rows(view, start):
-                    count += 1
-                    yield row
-            yield None
-            now = time.monotonic()
-            timeout = self._wanted.idle_timeout
-            if count:
-                idle_since = now
-            elif timeout is not None and now - idle_since >= timeout:
-                return
-            time.sleep(POLL_SECONDS if timeout is None else min(POLL_SECONDS, timeout))
-            shards_of(self._topic).refresh()
+        wanted, name = self._wanted, self._topic.name
+        topics = [name] if wanted.partition is None else {name: [wanted.partition]}
+        items = wanted.filter_items or None
+        with self._store.consumer(None, topics, filter_items=items) as consumer:
+            for (_, store_id), numbers in feeds_of(consumer.assignment).items():
+                if store_id in self._positions:
+                    mine = [(name, number) for number in numbers]
+                    consumer.seek(self._positions[store_id], mine)
+            timeout = _LONG if wanted.idle_timeout is None else wanted.idle_timeout
+            while True:
+                polled = consumer.poll(timeout=timeout)
+                for batch in polled.table.to_batches():
+                    yield from rows_of(batch)
+                yield None
+                if not len(polled) and wanted.idle_timeout is not None:
+                    return
 
     def _rows(self, view: ShardView, start: int) -> Iterator[Row]:
         self._positions[view.store_id] = view.index_end

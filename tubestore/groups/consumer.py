@@ -4,8 +4,7 @@ It reads its partitions shard by shard (`feed.py`) and goes to those shards only
 something new: each shard that was read to its end calls back when there is more. As a member of a
 group (`member.py`) it takes part in a turn whenever it polls.
 
-Guards: `_lock` lets one call of the consumer run at a time. `_waiting` guards the shards that may
-have something; it is taken below a shard's append lock, and nothing is taken below it.
+Guards: `_lock` lets one call of the consumer run at a time; `_waiter` has a lock of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -42,6 +40,7 @@ from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.member import GroupMember
 from tubestore.groups.membership import TopicShape
 from tubestore.groups.outputs import Prepared, in_files, put_aside_row
+from tubestore.groups.waiter import FIND_SECONDS, Waiter
 from tubestore.messages import Ack, BatchAck, Message, Polled, Removed
 from tubestore.options import ENTRY_SIZE, Durability
 from tubestore.reading import positions as places
@@ -54,8 +53,6 @@ log = logging.getLogger(__name__)
 
 #: A waiting consumer looks this often whether its group has changed.
 GROUP_SECONDS = 0.1
-#: How often a follower without a group looks for new topics and partitions.
-FIND_SECONDS = 1.0
 DEFAULT_LIMIT = 1000
 DEFAULT_BYTES = 8 << 20
 #: Where a partition without a position begins; a time: the first message received from then on.
@@ -158,14 +155,10 @@ class Consumer:
         self._member, self._topics = member, tuple(topics)
         self._by_hand = by_hand
         self._lock = threading.RLock()
-        self._waiting = threading.Condition(threading.Lock())
+        self._waiter = Waiter(source.call_beyond)
         self._assigned = AssignedPartitions(settings.wanted)
         #: Shards that may have something new, in the order of their turns.
         self._ready: dict[Shard, None] = {}
-        #: Shards that were announced since.
-        self._announced: set[Shard] = set()
-        #: The calls that announce shards: the same one each time.
-        self._calls: dict[Shard, Callable[[], None]] = {}
         #: Shards without any message, and when they are looked for again.
         self._absent: set[Shard] = set()
         #: Of the partitions in the last answer: where it began, and where they go on behind it.
@@ -177,8 +170,7 @@ class Consumer:
         self._processed: dict[Partition, int] = {}
         self._removed: list[Removed] = []
         self._committed_at = self._polled_at = self._seen_at = clock.monotonic()
-        self._closed = self._interrupted = False
-        self._evicted = False
+        self._closed = self._evicted = False
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -270,9 +262,7 @@ class Consumer:
         """Read shards in turn until there is enough or nothing more."""
         columns = self._settings.columns
         batches: list[pa.RecordBatch] = []
-        with self._waiting:
-            self._ready.update(dict.fromkeys(self._announced))
-            self._announced.clear()
+        self._ready.update(dict.fromkeys(self._waiter.take()))
         while self._ready and limit > 0 and max_bytes > 0:
             key = next(iter(self._ready))
             del self._ready[key]
@@ -293,17 +283,10 @@ class Consumer:
             batches += view.batches_of(taken.rows, columns)
             limit -= taken.messages
             max_bytes -= taken.data_bytes
-            again = self._calls.setdefault(key, partial(self._announce, key))
-            if taken.more or not self._source.call_beyond(*key, view.index_end, again):
+            if taken.more or not self._waiter.ask(key, view.index_end):
                 self._ready[key] = None
         removed, self._removed = self._removed, []
         return Polled(batches, columns.schema, removed)
-
-    def _announce(self, key: Shard) -> None:
-        """Note that a shard may have something new; called by appending threads."""
-        with self._waiting:
-            self._announced.add(key)
-            self._waiting.notify_all()
 
     def _skip_removed(self, feed: ShardFeed, view: ShardView, *, raising: bool) -> bool:
         """Pass what retention has removed; False if that is an error to be raised later."""
@@ -334,17 +317,11 @@ class Consumer:
                 return False
         if self._absent or self._member is not None or self._by_hand is None:
             seconds = min(seconds, GROUP_SECONDS)
-        with self._waiting:
-            if not self._announced and not self._interrupted:
-                self._waiting.wait(seconds)
-            interrupted, self._interrupted = self._interrupted, False
-            return interrupted
+        return self._waiter.wait(seconds)
 
     def interrupt(self) -> None:
         """Let a poll that waits return at once; from any thread."""
-        with self._waiting:
-            self._interrupted = True
-            self._waiting.notify_all()
+        self._waiter.interrupt()
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
         """Go through the messages one by one, and wait for more.

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 from tubestore.core.vfs import Vfs, VfsWatch
 from tubestore.journal.root_journal import JournalPart
@@ -32,15 +33,18 @@ class Seen(NamedTuple):
 
 
 class FileWaiter:
-    """Calls back when files change; the thread runs while there are calls to be made."""
+    """Calls back when files change; it has a thread from its first call on.
+
+    The caller keeps a call: it is not made after it is dropped, nor after `close`.
+    """
 
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
         self._lock = threading.Lock()
         #: By directory; a call that is asked for twice is made once.
-        self._calls: dict[str, dict[Callable[[], None], None]] = {}
+        self._calls: dict[str, WeakSet[Callable[[], None]]] = {}
         #: Calls for directories that cannot be watched.
-        self._blind: dict[Callable[[], None], None] = {}
+        self._blind: WeakSet[Callable[[], None]] = WeakSet()
         self._watch: VfsWatch | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -52,13 +56,15 @@ class FileWaiter:
         its last look and this is not reported.
         """
         with self._lock:
+            if self._ended.is_set():
+                return
             if self._thread is None:
                 self._begin()
             for directory in directories:
                 if self._watch is not None and self._watch.add(directory):
-                    self._calls.setdefault(directory, {})[call] = None
+                    self._calls.setdefault(directory, WeakSet()).add(call)
                 else:
-                    self._blind[call] = None
+                    self._blind.add(call)
                     if self._watch is not None:
                         self._watch.interrupt()  # it may sleep for long
 
@@ -80,10 +86,11 @@ class FileWaiter:
             else:
                 changed = watch.wait(seconds)
             with self._lock:
-                calls, self._blind = self._blind, {}
+                calls = [*self._blind]
+                self._blind.clear()
                 for directory in changed:
-                    calls |= self._calls.pop(directory, {})
-            for call in calls:
+                    calls += self._calls.pop(directory, ())
+            for call in dict.fromkeys(calls):
                 call()
 
     def close(self) -> None:
@@ -105,8 +112,11 @@ class ReaderWaiter:
         self._files, self._own, self._see = FileWaiter(vfs), own, see
         self._lock = threading.Lock()
         #: Calls that wait for the journal or for jobs: a shard's name and its reader.
-        self._asked: dict[Callable[[], None], tuple[str, ShardReader]] = {}
+        self._asked: WeakKeyDictionary[Callable[[], None], tuple[str, ShardReader]] = (
+            WeakKeyDictionary()
+        )
         self._finished: int | None = None
+        self._look_again = self._look  # one object: a call is referred to weakly
 
     def call_once(
         self, key: str, directory: str, shard: ShardReader, call: Callable[[], None]
@@ -117,7 +127,7 @@ class ReaderWaiter:
         """
         with self._lock:
             self._asked[call] = key, shard
-        self._files.call_once([self._own], self._look)
+        self._files.call_once([self._own], self._look_again)
         self._files.call_once([directory], call)
 
     def _look(self) -> None:
@@ -126,7 +136,8 @@ class ReaderWaiter:
             asked = dict(self._asked)
         if not asked:
             return
-        self._files.call_once([self._own], self._look)  # before it looks: else a change is lost
+        # Before it looks: else a change is lost.
+        self._files.call_once([self._own], self._look_again)
         for call in self._changed(asked):
             with self._lock:
                 self._asked.pop(call, None)
@@ -148,5 +159,9 @@ class ReaderWaiter:
         return list(asked)
 
     def close(self) -> None:
-        """End the thread; harmless when repeated."""
+        """End the thread and make all calls: the callers meet the closed store."""
         self._files.close()
+        with self._lock:
+            left = list(self._asked)
+        for call in left:
+            call()

@@ -596,28 +596,18 @@ class MessageStore:
             self._view = None if memory else view
             return view
 
-    def wait_beyond(self, offset: int, timeout: float) -> None:
-        """Wait until a message is at or behind an offset, at most `timeout` seconds.
-
-        May return early. Raises what an append would if the shard has failed or was closed.
-        """
-        with self._append_lock:
-            self._durable.check_usable()
-            if self._buffer.main.index_end <= offset:
-                self._buffer.close_room()  # the next append takes the long way, which notifies
-                self._changed.wait(timeout)
-
     def call_beyond(self, offset: int, call: Callable[[], None]) -> bool:
         """Have `call` made once when there is a message at or behind an offset.
 
         False, and no call, if there is one already. The call may come early; it is made under a
-        lock, must be quick and must not use the shard.
+        lock, must be quick and must not use the shard. The caller keeps it: it is not made after
+        it is dropped. Raises what an append would if the shard has failed or was closed.
         """
         with self._append_lock:
             self._durable.check_usable()
             if self._buffer.main.index_end > offset:
                 return False
-            self._buffer.close_room()  # as in `wait_beyond`
+            self._buffer.close_room()  # the next append takes the long way, which notifies
             self._changed.call_once(call)
             return True
 

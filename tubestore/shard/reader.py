@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -131,10 +130,6 @@ class ShardReader:
     def shows(self, parts: Sequence[JournalPart]) -> bool:
         """Return whether it shows these parts of the journal, as the journal gives them."""
         return parts is self._parts
-
-    def wait_beyond(self, offset: int, timeout: float) -> None:
-        """Wait `timeout` seconds: a process is not notified of another one's writes."""
-        time.sleep(timeout)
 
     def abandon(self, reason: StoreClosed) -> None:
         """Refuse everything from now on: in a forked child."""

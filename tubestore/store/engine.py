@@ -28,6 +28,7 @@ from tubestore.clock import Clock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import LOST_LOCK, OsVfs, Vfs
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
+from tubestore.groups.waiter import Waiter
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.workers import Workers
@@ -109,7 +110,10 @@ class Engine:
 
     def _make_topic(self, name: str, options: TopicOptions) -> Topic:
         shards = TopicShards(self.opener, name, options)
-        return Topic(self.opener, shards, self.housekeeping, self)
+        return Topic(self.opener, shards, self.housekeeping, self._make_waiter)
+
+    def _make_waiter(self) -> Waiter:
+        return Waiter(self.shards.call_beyond)
 
     # -- what is due by time -----------------------------------------------------------------
 

@@ -184,6 +184,7 @@ class Shards:
             index = join(files, INDEX_DIRECTORY)
             directory = index if context.vfs.exists(index) else files
             self._waiter.call_once(store_key(topic, store_id), directory, shard, call)
+            context.check_open()  # else the waiter's last calls may have been made
             shards.refresh()
             return shard.view().index_end <= offset
         except (UnknownTopic, StoreClosed):
@@ -298,10 +299,10 @@ class Shards:
         DiskFull, and every shard is open.
         """
         directory, journal = self._context.directory, self._opener.journal
-        self._waiter.close()
         for group in self._groups.values():
             group.close()
         errors = self._close_each(give_up=give_up)
+        self._waiter.close()  # after the shards: what waits is woken, and finds them closed
         # Also those that an earlier call has closed, which an interrupt ended.
         lacking = any(shard.failed or shard.has_unwritten() for shard in self.written())
         try:

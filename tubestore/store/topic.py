@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tubestore.clock import Time, checked_time_ms, time_ms
 from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
+from tubestore.groups.waiter import FIND_SECONDS, Waiter
 from tubestore.messages import Ack, BatchAck, FoundInShard, Message, Page, PageSet
 from tubestore.options import PARTITIONS_PER_STORE, Durability, TopicOptions, check_durability
 from tubestore.reading import positions
@@ -70,11 +71,11 @@ class Topic:
         opener: ShardOpener,
         shards: TopicShards,
         housekeeping: Housekeeping,
-        engine: object,
+        make_waiter: Callable[[], Waiter],
     ) -> None:
-        """The topic keeps `engine` alive: an unused store closes itself."""
+        """`make_waiter` keeps the store's engine alive: an unused store closes itself."""
         self._opener, self._shards, self._housekeeping = opener, shards, housekeeping
-        self._engine = engine
+        self._make_waiter = make_waiter
         context = opener.context
         self._by_id, self._clock, self._ids = shards.by_id, context.clock, context.ids
         self._level = context.options.durability
@@ -366,23 +367,18 @@ class Topic:
         *,
         filter_items: Iterable[str] | None = None,
         idle_timeout: float | None = None,
-        poll_interval: float = 0.05,
         verify: bool = False,
     ) -> Iterator[Message]:
         """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
 
-        `verify` as in `read`.
-
-        Beside a writer in another process it checks every `poll_interval` seconds; an append of
-        this process wakes it at once.
+        An append wakes it at once, of another process, too. `verify` as in `read`.
         """
         position = resolve(self._shards.view_of(partition), offset)
         # Refused now, and not when messages come.
         items = None if filter_items is None else checked_texts("filter_items", filter_items)
-        checked_seconds("poll_interval", poll_interval)
         if idle_timeout is not None:
             checked_seconds("idle_timeout", idle_timeout)
-        return self._following(partition, position, items, idle_timeout, poll_interval, verify)
+        return self._following(partition, position, items, idle_timeout, verify)
 
     def _following(
         self,
@@ -390,11 +386,10 @@ class Topic:
         position: int,
         items: list[str] | None,
         idle_timeout: float | None,
-        poll_interval: float,
         verify: bool,
     ) -> Iterator[Message]:
-        shard = self._shards.shard(int(partition) // PARTITIONS_PER_STORE)
-        clock = self._clock
+        shard = self.name, int(partition) // PARTITIONS_PER_STORE
+        waiter, clock = self._make_waiter(), self._clock
         idle_since = clock.monotonic()
         while True:
             page = self.read(partition, position, filter_items=items, verify=verify)
@@ -406,11 +401,13 @@ class Topic:
             elif idle_timeout is not None and now - idle_since >= idle_timeout:
                 return
             if not page.truncated:
-                left = poll_interval
+                left = FIND_SECONDS
                 if idle_timeout is not None:
                     left = max(0.0, min(left, idle_timeout - (now - idle_since)))
-                shard.wait_beyond(page.end_offset, left)
-                self._shards.refresh()
+                if waiter.ask(shard, page.end_offset):
+                    waiter.wait(left)
+                    waiter.take()
+                    self._shards.refresh()
 
     # -- everything --------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ def test_a_change_in_a_directory_makes_its_calls_once() -> None:
     vfs.make_directories("/b")
     waiter = FileWaiter(vfs)
     called = {"a": threading.Semaphore(0), "b": threading.Semaphore(0)}
-    waiter.call_once(["/a"], called["a"].release)
-    waiter.call_once(["/b"], called["b"].release)
+    calls = {name: partial(called[name].release) for name in called}
+    for name, call in calls.items():
+        waiter.call_once([f"/{name}"], call)
     vfs.replace_file("/a/x", b"")
     assert called["a"].acquire(timeout=60)
     vfs.replace_file("/a/y", b"")
@@ -39,8 +41,9 @@ def test_a_directory_that_cannot_be_watched_is_looked_into_again_and_again() -> 
 
     waiter = FileWaiter(Blind())
     called = threading.Semaphore(0)
+    call = partial(called.release)
     for _ in range(2):
-        waiter.call_once(["/a"], called.release)
+        waiter.call_once(["/a"], call)
         assert called.acquire(timeout=60)
     waiter.close()
 
@@ -56,9 +59,10 @@ def test_a_call_that_is_asked_for_twice_is_made_once() -> None:
     vfs.make_directories("/a")
     waiter = FileWaiter(vfs)
     called, other = threading.Semaphore(0), threading.Semaphore(0)
+    call, other_call = partial(called.release), partial(other.release)
     for _ in range(3):
-        waiter.call_once(["/a"], called.release)
-    waiter.call_once(["/a"], other.release)
+        waiter.call_once(["/a"], call)
+    waiter.call_once(["/a"], other_call)
     vfs.replace_file("/a/x", b"")
     assert other.acquire(timeout=60)
     assert called.acquire(timeout=60)
@@ -129,8 +133,9 @@ def test_what_cannot_be_seen_wakes_everyone_and_the_thread_goes_on(
     waiter = ReaderWaiter(memory_vfs, "/own", see)
     called = threading.Semaphore(0)
     shard: Any = None
+    call = partial(called.release)
     for number in range(2):
-        waiter.call_once("t-0", "/elsewhere", shard, called.release)
+        waiter.call_once("t-0", "/elsewhere", shard, call)
         memory_vfs.replace_file(f"/own/{number}", b"")
         assert called.acquire(timeout=60)
     waiter.close()

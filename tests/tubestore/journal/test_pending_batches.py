@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -232,28 +232,15 @@ def test_memory_that_is_kept_for_batches_is_given_back_when_none_come(
         assert store.stats()["memory_bytes"] == 0
 
 
-def test_who_waits_for_messages_hears_of_a_mixed_batch(memory_vfs: MemoryVfs) -> None:
+def test_a_mixed_batch_announces_the_shards_that_are_waited_for(memory_vfs: MemoryVfs) -> None:
     with open_store(memory_vfs) as store:
         store.append_batch(mixed(0))
         shard = shard_of(store, 0)
-        end = shard.view().index_end
-        waiting = threading.Event()
-        real_wait = shard._changed.wait
-        notified: list[bool] = []
-
-        def wait(timeout: float | None = None) -> bool:
-            waiting.set()
-            notified.append(real_wait(timeout))
-            return notified[-1]
-
-        shard._changed.wait = wait  # type: ignore[method-assign]
-        thread = threading.Thread(target=shard.wait_beyond, args=(end, 60))
-        thread.start()
-        waiting.wait(60)
+        announced: list[int] = []
+        call = partial(announced.append, 0)
+        assert shard.call_beyond(shard.view().index_end, call)
         store.append_batch(mixed(24))
-        thread.join(60)
-        assert notified == [True]
-        assert shard.view().index_end > end
+        assert announced == [0]
 
 
 # -- trouble and ends --------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from functools import partial
 
 from tubestore.shard.announcements import Announcements
 
@@ -11,12 +13,22 @@ def test_a_call_is_made_once_at_the_next_notification() -> None:
     calls: list[str] = []
     with (changed := Announcements(threading.Lock())):
         changed.notify_all()
-        changed.call_once(lambda: calls.append("a"))
-        changed.call_once(lambda: calls.append("b"))
+        asked = [partial(calls.append, name) for name in "ab"]
+        for call in (*asked, *asked):
+            changed.call_once(call)
         assert calls == []
         changed.notify_all()
         changed.notify_all()
-        assert calls == ["a", "b"]
+        assert sorted(calls) == ["a", "b"]
+
+
+def test_a_call_that_its_owner_has_dropped_is_not_made() -> None:
+    calls: list[str] = []
+    with (changed := Announcements(threading.Lock())):
+        changed.call_once(partial(calls.append, "dropped"))
+        gc.collect()
+        changed.notify_all()
+    assert calls == []
 
 
 def test_a_call_may_ask_for_the_next_one() -> None:
@@ -47,8 +59,9 @@ def test_threads_that_wait_are_woken_with_the_calls() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     assert waiting.wait(60)
+    call = partial(int)
     with changed:
-        changed.call_once(lambda: None)
+        changed.call_once(call)
         changed.notify_all()
     assert woken.wait(60)
     thread.join()
@@ -56,8 +69,9 @@ def test_threads_that_wait_are_woken_with_the_calls() -> None:
 
 def test_without_a_call_a_notification_is_the_conditions_own() -> None:
     changed = Announcements(threading.Lock())
+    call = partial(int)
     with changed:
-        changed.call_once(lambda: None)
+        changed.call_once(call)
         changed.notify_all()
     assert "notify_all" not in vars(changed)
     assert type(changed).notify_all is threading.Condition.notify_all

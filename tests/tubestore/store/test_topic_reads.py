@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ from tubestore.errors import (
     CorruptRecord,
     InvalidMessage,
     OffsetOutOfRange,
+    StoreClosed,
 )
+from tubestore.groups.waiter import Waiter
 from tubestore.offline.check import check
 from tubestore.reading import view as read_path
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
@@ -203,7 +206,7 @@ def test_messages_go_over_many_pages(store: MessageStoreManager) -> None:
 
 
 def test_following_ends_when_nothing_came_for_a_while(filled: Topic, clock: ManualClock) -> None:
-    following = filled.follow(0, 80 * ENTRY_SIZE, idle_timeout=0, poll_interval=0)
+    following = filled.follow(0, 80 * ENTRY_SIZE, idle_timeout=0)
     assert [m.body for m in following] == [b"080", b"084", b"088", b"092", b"096"]
 
 
@@ -444,13 +447,70 @@ def test_following_is_woken_by_what_this_process_appends(tmp_path: Any) -> None:
     with tubestore.open(tmp_path / "s") as store, ThreadPoolExecutor(1) as threads:
         topic = store.create_topic("t")
         for durability in ("memory", "page_cache"):
-            # Nobody waits for an hour: the append wakes it.
-            following = topic.follow(0, "latest", poll_interval=3600)
+            following = topic.follow(0, "latest")
             later = threads.submit(next, following)
             topic.append(b"now", durability=durability)  # type: ignore[arg-type]
             assert later.result(30).body == b"now"
             topic.append_batch({"body": [b"more"]})
             assert next(following).body == b"more"
+
+
+def test_following_is_woken_by_what_another_process_appends(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    with tubestore.open("/s", **how) as store, ThreadPoolExecutor(1) as threads:
+        topic = store.create_topic("t")
+        topic.append(b"first", durability="page_cache")
+        with tubestore.open("/s", "r", **how) as reader:
+            following = reader["t"].follow(0)
+            assert next(following).body == b"first"
+            for body in (b"second", b"third"):
+                later = threads.submit(next, following)
+                topic.append(body, durability="page_cache")
+                assert later.result(60).body == body
+
+
+def test_following_a_topic_that_another_process_deletes_ends_with_an_error(
+    memory_vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    with tubestore.open("/s", **how) as store:
+        store.create_topic("t").append(b"first", durability="page_cache")
+        with tubestore.open("/s", "r", **how) as reader:
+            # No call reports the deletion: the follower looks by itself, again and again.
+            def wait(self: Waiter, seconds: float) -> None:
+                assert seconds <= 1
+                store.delete_topic("t")
+
+            monkeypatch.setattr(Waiter, "wait", wait)
+            with pytest.raises(OffsetOutOfRange):
+                next(reader["t"].follow(0, "latest"))
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_following_ends_with_an_error_when_the_store_is_closed(
+    memory_vfs: MemoryVfs, clock: ManualClock, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    waits = threading.Event()
+    wait = Waiter.wait
+
+    def waiting(self: Waiter, seconds: float | None) -> bool:
+        waits.set()
+        return wait(self, seconds)
+
+    monkeypatch.setattr(Waiter, "wait", waiting)
+    with tubestore.open("/s", **how) as store:
+        store.create_topic("t").append(b"first")
+    store = tubestore.open("/s", mode, **how)
+    following = store["t"].follow(0, "latest")
+    with ThreadPoolExecutor(1) as threads:
+        later = threads.submit(next, following)
+        assert waits.wait(60)
+        store.close()
+        with pytest.raises(StoreClosed):
+            later.result(60)
 
 
 @pytest.mark.parametrize("field", ["partition_id", "key_code", "received_time"])
