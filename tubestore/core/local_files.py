@@ -366,23 +366,23 @@ class DirectoryWatch:
         if self._fd < 0:
             raise OSError("no more instances of inotify")
         self._paths: dict[int, str] = {}
-        self._known: set[str] = set()
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def add(self, directory: str) -> bool:
         """Watch a directory as well; False if it is not there, or no watch is left."""
-        if directory in self._known:
-            return True
+        # Also if it was added before: another directory may have its name by now.
         number = _libc().inotify_add_watch(self._fd, os.fsencode(directory), _WANTED)
         if number < 0:
             return False
         self._paths[number] = directory
-        self._known.add(directory)
         return True
 
     def wait(self, timeout: float) -> set[str]:
         """Wait for changes or `interrupt`; returns the directories in which something changed."""
-        ready, _, _ = select.select([self._fd, self._stop_read], [], [], timeout)
+        poll = select.poll()  # `select.select` has no descriptors above 1,023
+        poll.register(self._fd, select.POLLIN)
+        poll.register(self._stop_read, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(timeout * 1000)]
         if self._stop_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._stop_read, 4096)
@@ -395,12 +395,12 @@ class DirectoryWatch:
                     number, mask, _, size = _EVENT.unpack_from(data, at)
                     at += _EVENT.size + size
                     if mask & _OVERFLOW:  # some events were dropped
-                        return set(self._known)
+                        return set(self._paths.values())
                     path = self._paths.get(number)
                     if path is not None:
                         changed.add(path)
                         if mask & _DELETE_SELF:
-                            self._known.discard(path)
+                            del self._paths[number]
         return changed
 
     def interrupt(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -73,6 +74,38 @@ def test_a_directory_that_came_back_can_be_watched_again(tmp_path: Path) -> None
     (place / "new").write_bytes(b"")
     assert watch.wait(60) == {str(place)}
     watch.close()
+
+
+@linux
+def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path: Path) -> None:
+    watch = DirectoryWatch()
+    above, place = tmp_path / "above", tmp_path / "above" / "a"
+    place.mkdir(parents=True)
+    watch.add(str(place))
+    above.rename(tmp_path / "trash")
+    place.mkdir(parents=True)
+    assert watch.add(str(place))
+    (place / "new").write_bytes(b"")
+    assert watch.wait(60) == {str(place)}
+    watch.close()
+
+
+@linux
+def test_a_process_with_many_open_files_can_watch(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    many = [os.open(tmp_path, os.O_RDONLY) for _ in range(1024)]
+    try:
+        watch = DirectoryWatch()
+        assert watch._fd >= 1024
+        watch.add(str(tmp_path))
+        (tmp_path / "new").write_bytes(b"")
+        assert watch.wait(60) == {str(tmp_path)}
+        watch.close()
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @linux
