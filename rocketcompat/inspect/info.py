@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rocketcompat.commitlog.reads import read_record
@@ -49,7 +48,8 @@ _BLOCK = 512
 
 def describe(directory: StoreDirectory, views: QueueViews) -> Row:
     """Return the whole as one object; rows under "queues", "settings" and "structures"."""
-    holder = lock_holder(directory.path(LOCK_FILE))
+    owners = directory.vfs.lock_owners(directory.path(LOCK_FILE))
+    holder = owners[0] if owners else None
     crashed = directory.vfs.exists(directory.path(ABORT_FILE))
     rows = list(span_rows(directory, views))
     times = [row[name] for row in rows for name in ("first_timestamp", "last_timestamp")]
@@ -191,25 +191,6 @@ def lag_rows(directory: StoreDirectory, views: QueueViews) -> Iterator[Row]:
             "lost": max(0, view.min_offset - offset),
             "verdict": verdict,
         }
-
-
-def lock_holder(path: str, table: str = "/proc/locks") -> int | None:
-    """Return the process that holds a store's lock; None if there is none, or it is not known.
-
-    The system's table of locks is read and the file is not opened: closing it again would drop
-    a lock that this process has (D9). 0 is a process of another container.
-    """
-    try:
-        status = os.stat(path)
-        lines = Path(table).read_text().splitlines()
-    except OSError:
-        return None
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in lines:
-        words = line.split()
-        if len(words) >= 6 and words[1] == "POSIX" and words[5] == place:
-            return max(0, int(words[4]))
-    return None
 
 
 def _writers(directory: StoreDirectory) -> list[str]:

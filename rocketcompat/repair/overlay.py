@@ -186,3 +186,7 @@ class OverlayVfs:
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock."""
         return self._inner.lock_holder(note)
+
+    def lock_owners(self, path: str) -> list[int] | None:
+        """Return the processes that hold a lock on a file."""
+        return self._inner.lock_owners(path)

@@ -23,7 +23,6 @@ from rocketcompat.formats import (
     LOCK_FILE,
     OWN_DIRECTORY,
 )
-from rocketcompat.inspect.info import lock_holder
 from rocketcompat.queues.proof import proved_end
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.record.columns import decode_columns
@@ -102,7 +101,7 @@ def _find_messages_without_units(parts: Parts, known: tuple[Progress, bool] | No
 def _has_writer(parts: Parts) -> bool:
     """True if a process is at work on the store, as far as that is known."""
     note = parts.path(OWN_DIRECTORY, HOLDER_FILE)
-    return bool(parts.vfs.lock_holder(note)) or lock_holder(parts.path(LOCK_FILE)) is not None
+    return bool(parts.vfs.lock_holder(note) or parts.vfs.lock_owners(parts.path(LOCK_FILE)))
 
 
 def refresh(parts: Parts) -> None:

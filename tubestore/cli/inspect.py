@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -189,10 +187,4 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 def has_writer(root: str) -> bool:
     """Return whether a process holds the store's lock, as far as can be seen without taking it."""
-    try:
-        status = os.stat(join(root, OWN_DIRECTORY, LOCK_FILE))
-        held = Path("/proc/locks").read_text()
-    except OSError:
-        return False
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    return any(device in line.split() for line in held.splitlines() if "->" not in line)
+    return bool(OsVfs().lock_owners(join(root, OWN_DIRECTORY, LOCK_FILE)))

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tubestore.core.layout import Buffer
-from tubestore.core.locks import OsLock, identity_of, lock_holder
+from tubestore.core.locks import OsLock, identity_of, lock_holder, lock_owners
 
 #: Where nothing else is asked for: a process with ten thousand shards, each used once, stays below
 #: 1,024 with all else that it has open.
@@ -564,6 +564,10 @@ class OsVfs:
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""
         return lock_holder(note)
+
+    def lock_owners(self, path: str) -> list[int] | None:
+        """Return the processes that hold a lock on a file; None where that cannot be seen."""
+        return lock_owners(path)
 
     def file_system(self, directory: str) -> OsFileSystem:
         """Return the file system that holds a directory."""

@@ -197,6 +197,9 @@ class Vfs(Protocol):
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""
 
+    def lock_owners(self, path: str) -> list[int] | None:
+        """Return the processes that hold a lock on a file; None where that cannot be seen."""
+
     def file_system(self, directory: str) -> VfsFileSystem:
         """Return the file system that holds a directory."""
 

@@ -69,9 +69,8 @@ class ConsumedStore(Protocol):
     def root(self) -> str:
         """The directory of the store."""
 
-    @property
-    def is_writer(self) -> bool:
-        """True if no other process appends: a view has all messages that there are."""
+    def has_other_writer(self) -> bool:
+        """Return whether another process may append; else a later view has all that there is."""
 
     def check_open(self) -> None:
         """Raise StoreClosed unless the store is open."""
@@ -426,13 +425,14 @@ class Consumer:
         """Begin to read partitions at their positions."""
         coming = list(coming)
         begun: dict[Partition, int] = {}
+        ends_count = bool(known) and not self._source.has_other_writer()
         for key, numbers in feeds_of(coming).items():
             view = self._source.view(*key)
             for number in numbers:
                 position = known.get(key[0], {}).get(number)
                 if position is None:
                     position = begun[key[0], number] = self._begin(view, number, start)
-                elif self._source.is_writer:
+                elif ends_count:
                     position = self._within(view, key[0], number, position)
                 self._add((key[0], number), position)
         if begun and self._member is not None:

@@ -32,6 +32,7 @@ from tubestore.reading.view import ShardView
 from tubestore.record import ingest
 from tubestore.record.names import (
     INDEX_DIRECTORY,
+    LOCK_FILE,
     check_topic_name,
     parse_store_key,
     store_key,
@@ -138,10 +139,10 @@ class Shards:
         """The directory of the store."""
         return self._context.root
 
-    @property
-    def is_writer(self) -> bool:
-        """True in mode "w": no other process appends."""
-        return self._context.mode == "w"
+    def has_other_writer(self) -> bool:
+        """Return whether another process may append: it holds the lock, or that cannot be seen."""
+        lock = join(self._context.root, OWN_DIRECTORY, LOCK_FILE)
+        return self._context.mode == "r" and self._context.vfs.lock_owners(lock) != []
 
     def check_open(self) -> None:
         """Raise StoreClosed unless the store is open."""

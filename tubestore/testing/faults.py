@@ -189,6 +189,10 @@ class FaultyVfs:
         """Return which process holds a lock."""
         return self.inner.lock_holder(note)
 
+    def lock_owners(self, path: str) -> list[int] | None:
+        """Return the processes that hold a lock on a file; never fails."""
+        return self.inner.lock_owners(path)
+
     def file_system(self, directory: str) -> FaultyFileSystem:
         """Return the file system that holds a directory; never fails, its syncs can."""
         return FaultyFileSystem(self, directory, self.inner.file_system(directory))

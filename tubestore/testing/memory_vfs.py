@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import threading
 from posixpath import basename, dirname, normpath
 from typing import Any
@@ -377,6 +378,12 @@ class MemoryVfs:
         directory = dirname(_key(note))
         held = {key for key, _ in self._held}
         return "this process" if held & {directory, dirname(directory)} else ""
+
+    def lock_owners(self, path: str) -> list[int]:
+        """Return this process if a lock is held on a file."""
+        inode = self._files.get(_key(path))
+        held = {key for key, _ in self._held}
+        return [os.getpid()] if inode is not None and inode.number in held else []
 
     def file_system(self, directory: str) -> MemoryFileSystem:
         """Return the file system that holds a directory."""

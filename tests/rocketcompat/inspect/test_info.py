@@ -10,7 +10,6 @@ import pytest
 import rocketcompat
 from rocketcompat import Message
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.inspect.info import lock_holder
 from rocketcompat.reading.times import offset_by_time
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory
@@ -18,7 +17,6 @@ from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.cli import command_fixture as command_fixture
 from tests.support.rocket.cli import digest
 from tests.support.rocket.files.selected import SMALL, put
-from tubestore.core.vfs import OsVfs
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)
@@ -64,20 +62,6 @@ def test_info_distinguishes_a_crash_from_a_store_that_runs(
         assert (found["state"], found["locked_by"]) == ("running", os.getpid())
     (found,) = command("info", tmp_path, "-f", "jsonl").rows
     assert (found["state"], found["locked_by"]) == ("closed", None)
-
-
-def test_a_lock_is_seen_without_opening_its_file(tmp_path: Path) -> None:
-    """Closing any descriptor of it would drop a lock that this process has (D9)."""
-    path = tmp_path / "lock"
-    assert lock_holder(str(path)) is None
-    path.write_bytes(b"lock")
-    assert lock_holder(str(path)) is None
-    assert lock_holder(str(path), table="/nowhere") is None
-    lock = OsVfs().lock(str(path), kind="lockf")
-    assert lock_holder(str(path)) == os.getpid()
-    assert lock_holder(str(path)) == os.getpid()
-    lock.release()
-    assert lock_holder(str(path)) is None
 
 
 @pytest.mark.parametrize("version", ROCKET_VERSIONS)

@@ -17,9 +17,10 @@ import pytest
 
 import rocketcompat
 import tubestore
+from tubestore.core.locks import lock_owners
 from tubestore.core.vfs import OsVfs
 from tubestore.store.manager import engine_of
-from tubestore.testing import FaultyVfs
+from tubestore.testing import FaultyVfs, MemoryVfs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no /proc here")
 
@@ -157,6 +158,36 @@ def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path: Path) -> None:
     OsVfs().lock(path, kind="flock").release()
     os.write(wait[1], b"x")
     os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("kind", ["lockf", "flock"])
+def test_the_owner_of_a_lock_is_seen_without_opening_its_file(tmp_path: Path, kind: str) -> None:
+    """Closing any descriptor of it would drop a lock that this process has (D9)."""
+    if not Path("/proc/locks").exists():
+        pytest.skip("this system does not list its locks")
+    path = tmp_path / "lock"
+    assert lock_owners(str(path)) == []
+    path.write_bytes(b"lock")
+    assert lock_owners(str(path)) == []
+    lock = OsVfs().lock(str(path), kind=kind)
+    assert lock_owners(str(path)) == [os.getpid()]
+    assert lock_owners(str(path)) == [os.getpid()]
+    lock.release()
+    assert lock_owners(str(path)) == []
+
+
+def test_without_a_table_of_locks_their_owners_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"lock")
+    assert lock_owners(str(path), table="/nowhere") is None
+
+
+def test_a_lock_in_memory_has_this_process_as_its_owner() -> None:
+    vfs = MemoryVfs()
+    lock = vfs.lock("/lock", kind="flock")
+    assert vfs.lock_owners("/lock") == [os.getpid()]
+    lock.release()
+    assert vfs.lock_owners("/lock") == vfs.lock_owners("/missing") == []
 
 
 NOTES = {

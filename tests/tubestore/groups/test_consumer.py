@@ -577,6 +577,31 @@ def test_a_position_beyond_the_end_misses_no_new_message(store: Store) -> None:
         assert bodies(consumer.poll()) == [b"new"]
 
 
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_reader_goes_on_at_the_end_if_a_position_is_beyond_and_no_process_writes(
+    memory_vfs: MemoryVfs, clock: ManualClock, writes: bool
+) -> None:
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    with tubestore.open("/s", **how) as store:
+        fill(store, 4, partitions=1)
+        with store.consumer("g", "t", auto_commit=False) as consumer:
+            consumer.poll()
+            consumer.commit({("t", 0): 28 * 5})
+    if not writes:
+        with tubestore.open("/s", "r", **how) as reader, reader.consumer("g", "t") as consumer:
+            assert consumer.poll().removed == [tubestore.Removed("t", 0, 28 * 5, 28 * 4)]
+        return
+    with (
+        tubestore.open("/s", **how) as store,
+        tubestore.open("/s", "r", **how) as reader,
+        reader.consumer("g", "t") as consumer,
+    ):
+        # The other process may have the message that was committed, not yet in its file.
+        assert consumer.poll().removed == []
+        store["t"].append_batch({"body": [b"4", b"5"]}, durability="page_cache")
+        assert bodies(consumer.poll(timeout=60)) == [b"5"]
+
+
 # -- life ----------------------------------------------------------------------------------------
 
 
