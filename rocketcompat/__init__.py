@@ -106,9 +106,11 @@ def open(
 
     Returns a `StoreReader`, with mode "w" a `DefaultMessageStore`, which writes as well.
 
-    - `config`: RocketMQ's options, a `MessageStoreConfig`.
+    - `config`: RocketMQ's options, a `MessageStoreConfig`. File sizes and the geometry of the index
+      that it leaves at RocketMQ's defaults are taken from the files of the store, if it has some.
     - `layouts`: the structures that are kept ("consume_queue", "index", "tube"), instead of the
-      configuration's; "tube" with mode "w" only: `tubestore.open(root + "/tube")` reads shards.
+      configuration's. By default queues and index, and the shards of a store that has them: "tube"
+      is a second copy of all bodies. It is for mode "w"; `tubestore.open(root + "/tube")` reads it.
     - Without `background` no threads run: `wait_dispatched`, `flush` and `close` do what is
       pending.
     - `vfs` and `clock`: stand-ins for the disk and the time, for tests (`tubestore.testing`).

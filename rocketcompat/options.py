@@ -43,6 +43,8 @@ from tubestore.values import WHOLE_END
 
 _log = logging.getLogger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
+#: Those of a store that asks for nothing else: RocketMQ's own.
+KEPT = frozenset({"consume_queue", "index"})
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _CHOICES = {
@@ -167,7 +169,9 @@ class MessageStoreConfig:
     accept_lost_log: bool = False
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"
-    layouts: frozenset[str] = LAYOUTS
+    #: The structures that are built from the log. Shards ("tube") have a second copy of every body:
+    #: a store has them when they are asked for, and from then on.
+    layouts: frozenset[str] = KEPT
     #: The broker's address and port in messages that name none; clients find it in message ids.
     store_host: str = "127.0.0.1:10911"
     dispatch_batch_bytes_max: int = 8 << 20

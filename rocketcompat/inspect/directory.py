@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -104,7 +104,8 @@ class StoreDirectory:
             raise NotAStore(self.root, f"has no directory {missing[0]}")
         refuse_dledger(self.vfs, self.root, paths)
         #: The file sizes that follow from the files, by RocketMQ's names.
-        self.inferred = self._inferred_sizes()
+        found = file_sizes(self.vfs, self.root, paths)
+        self.inferred = {name: size for name, size in found.items() if name not in self.options}
         given = MessageStoreConfig.from_camel({**self.inferred, **self.options})
         self.config = with_batch_topics(given, self.vfs, self.root)
         self.log = LogFiles(
@@ -182,36 +183,6 @@ class StoreDirectory:
         config = MessageStoreConfig.from_camel(given)
         read_only = config.read_only_directories(self.root)
         return [*config.commit_log_directories(self.root), *read_only]
-
-    def _inferred_sizes(self) -> dict[str, int]:
-        """Return the file sizes that follow from names and lengths."""
-        paths = self._log_paths()
-        if len(paths) == 1:
-            log = self._size_of(paths)
-        else:  # names in one of them are several files apart
-            log = next((size for _, d, size in self.vfs.entries(paths[0]) if not d and size), 0)
-        sizes = {"mappedFileSizeCommitLog": log}
-        for option, kind in _QUEUE_SIZE_OPTIONS.items():
-            keys = self.queue_names(kind)
-            sizes[option] = self._size_of(self.queue_path(*key, kind) for key in keys)
-        return {name: size for name, size in sizes.items() if size and name not in self.options}
-
-    def _size_of(self, directories: Iterable[str]) -> int:
-        """Return the size of the files in directories: the one that most of them have.
-
-        If no two files agree, the distance of two names counts: a length may be wrong.
-        """
-        first = 0
-        for directory in directories:
-            files = files_by_start(self.vfs, directory, parse_offset_name)
-            common = Counter(size for _, _, size in files if size).most_common(1)
-            if common and common[0][1] > 1:
-                return common[0][0]
-            distances = [b[0] - a[0] for a, b in pairwise(files)]
-            if distances:
-                return min(distances)
-            first = first or next((size for _, _, size in files if size), 0)
-        return first
 
     def check_changeable(self) -> None:
         """Raise NotAStore if the input of a change is not all here.
@@ -372,3 +343,38 @@ class StoreDirectory:
         raw = self.log.read(position, MESSAGE_PREFIX.size).ljust(MESSAGE_PREFIX.size, b"\0")
         size = int(MESSAGE_PREFIX.unpack_from(raw).total_size)
         return size if 0 < size <= room else room
+
+
+def file_sizes(vfs: Vfs, root: str, log_directories: Sequence[str]) -> dict[str, int]:
+    """Return the file sizes that follow from names and lengths, by RocketMQ's options."""
+    if len(log_directories) == 1:
+        log = _size_of(vfs, log_directories)
+    else:  # names in one of them are several files apart
+        entries = vfs.entries(log_directories[0])
+        log = next((size for _, is_directory, size in entries if not is_directory and size), 0)
+    sizes = {"mappedFileSizeCommitLog": log}
+    for option, kind in _QUEUE_SIZE_OPTIONS.items():
+        keys = queue_names(vfs, os.path.join(root, kind))
+        paths = (os.path.join(root, kind, topic, str(number)) for topic, number in keys)
+        sizes[option] = _size_of(vfs, paths)
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _size_of(vfs: Vfs, directories: Iterable[str]) -> int:
+    """Return the size of the files in directories: the first that two of them have.
+
+    If no two files agree, the distance of two names counts: a length may be wrong.
+    """
+    lengths: set[int] = set()
+    first = 0
+    for directory in directories:
+        files = files_by_start(vfs, directory, parse_offset_name)
+        common = Counter(size for _, _, size in files if size).most_common(1)
+        if common and (common[0][1] > 1 or common[0][0] in lengths):
+            return common[0][0]
+        distances = [b[0] - a[0] for a, b in pairwise(files)]
+        if distances:
+            return min(distances)
+        lengths.update(size for _, _, size in files if size)
+        first = first or next((size for _, _, size in files if size), 0)
+    return first

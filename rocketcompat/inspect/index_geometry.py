@@ -7,20 +7,31 @@ item: only the right number of slots makes all of that fit.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from rocketcompat.formats import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT_SIZE
+from rocketcompat.formats import (
+    INDEX_DIRECTORY,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_SLOT_SIZE,
+    parse_offset_name,
+)
 from rocketcompat.index.items import IndexGeometry, IndexHeader, Int32s, link_chains
-from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.options import MessageStoreConfig
-from tubestore.core.vfs import VfsFile
-from tubestore.errors import InvalidMessage
+from rocketcompat.inspect.directory import StoreDirectory, file_sizes
+from rocketcompat.options import MessageStoreConfig, camel_to_snake
+from rocketcompat.queues.proof import sizes_from
+from tubestore.core.trees import files_by_start
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.errors import InvalidMessage, NotAStore
 
 #: Of so many items one may be damaged, and the geometry is still beyond doubt.
 WRONG_SHARE = 20
-_SLOTS, _ITEMS = "maxHashSlotNum", "maxIndexNum"
+_SLOTS, _ITEMS, _LOG_SIZE = "maxHashSlotNum", "maxIndexNum", "mappedFileSizeCommitLog"
 _WORD = 4
 _ITEM_WORDS = INDEX_ITEM.size // _WORD
 #: Items that are compared together.
@@ -36,27 +47,98 @@ def geometry_of(directory: StoreDirectory, *, trust_options: bool = False) -> In
     two numbers that are given count, whatever length the files have: for a file that is damaged.
     """
     config = directory.config
-    both = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
     if trust_options and {_SLOTS, _ITEMS} <= set(directory.options):
-        return both
-    files = [(path, *_header(directory, path)) for path in directory.index_paths()]
+        return IndexGeometry(config.max_hash_slot_num, config.max_index_num)
+    return _geometry_of(directory.vfs, directory.index_paths(), config, directory.options)
+
+
+def writing_config(directory: StoreDirectory) -> MessageStoreConfig:
+    """Return the options for opening the directory with this package: its sizes, its layouts."""
+    config = directory.config
+    if _LOG_SIZE in directory.inferred:
+        _refuse_cut_log(directory.vfs, directory.root, config)
+    geometry = geometry_of(directory)
+    return config.changed(
+        max_hash_slot_num=geometry.slots,
+        max_index_num=geometry.items,
+        layouts=directory.layouts() | {"consume_queue"},
+    )
+
+
+def config_of_files(
+    config: MessageStoreConfig, vfs: Vfs, root: str, *, writable: bool
+) -> MessageStoreConfig:
+    """Return the options with the sizes and the index geometry of the files in a store's root.
+
+    An option with another value than the default counts as it is. What the files do not prove stays
+    as it is, too: opening reports it. NotAStore if the log's only file is shorter than it was.
+    """
+    default = MessageStoreConfig()
+    paths = [*config.commit_log_directories(root), *config.read_only_directories(root)]
+    sizes = {camel_to_snake(name): size for name, size in file_sizes(vfs, root, paths).items()}
+    found = {
+        name: size
+        for name, size in sizes.items()
+        if getattr(config, name) == getattr(default, name) != size
+    }
+    with suppress(InvalidMessage):  # a length that no file of a broker has
+        config = config.changed(**found)
+        if writable and camel_to_snake(_LOG_SIZE) in found:
+            _refuse_cut_log(vfs, root, config)
+    names = [camel_to_snake(name) for name in (_SLOTS, _ITEMS)]
+    given = {name: getattr(config, name) for name in names}
+    if any(value != getattr(default, name) for name, value in given.items()):
+        return config
+    base = os.path.join(root, INDEX_DIRECTORY)
+    files = [row for row in vfs.entries(base) if not row[1] and row[0].isdecimal()]
+    if all(size in (0, IndexGeometry().file_size) for _, _, size in files):
+        return config  # its content is not examined: that takes seconds
+    with suppress(InvalidMessage):
+        index_paths = [os.path.join(base, name) for name, _, _ in files]
+        geometry = _geometry_of(vfs, index_paths, config, ())
+        config = config.changed(max_hash_slot_num=geometry.slots, max_index_num=geometry.items)
+    return config
+
+
+def _refuse_cut_log(vfs: Vfs, root: str, config: MessageStoreConfig) -> None:
+    """Raise NotAStore if the log's size was taken from one file, and queues go on behind it."""
+    size = config.mapped_file_size_commit_log
+    paths = [*config.commit_log_directories(root), *config.read_only_directories(root)]
+    starts = [row[0] for path in paths for row in files_by_start(vfs, path, parse_offset_name)]
+    if len(starts) != 1:
+        return
+    end = starts[0] + size
+    behind = max((at + length for at, length in sizes_from(vfs, root, config, end).items()),
+                 default=0)  # fmt: skip
+    if behind:
+        raise NotAStore(
+            root,
+            f"the only file of its log has {size} bytes, and its queues have messages up to"
+            f" {behind}: it was cut. Put the whole file back, or give its size ({_LOG_SIZE})",
+        )
+
+
+def _geometry_of(
+    vfs: Vfs, paths: Sequence[str], config: MessageStoreConfig, options: Container[str]
+) -> IndexGeometry:
+    both = IndexGeometry(config.max_hash_slot_num, config.max_index_num)
+    files = [(path, *_header(vfs, path)) for path in paths]
     files = [row for row in files if row[1] >= INDEX_HEADER.size]
     if not files:
         return both  # as given, or the default
     path, size, header = max(files, key=lambda row: row[2].index_count)
-    given = _given(directory, size)
+    given = _given(config, options, size)
     if given is not None:
         return given
     default = IndexGeometry()
     count = header.index_count - 1
-    if size == default.file_size and (count == 0 or _fits(directory, path, default, header)):
+    if size == default.file_size and (count == 0 or _fits(vfs, path, default, header)):
         return default
     if count == 0:  # nothing to misread: any will do
         words = (size - INDEX_HEADER.size) // _WORD
         slots = words % _ITEM_WORDS or _ITEM_WORDS
         return IndexGeometry(slots, (words - slots) // _ITEM_WORDS)
-    proven = [g for g in _candidates(directory, path, size, header)
-              if _fits(directory, path, g, header)]  # fmt: skip
+    proven = [g for g in _candidates(vfs, path, size, header) if _fits(vfs, path, g, header)]
     if len(proven) == 1:
         return proven[0]
     raise InvalidMessage(
@@ -65,27 +147,16 @@ def geometry_of(directory: StoreDirectory, *, trust_options: bool = False) -> In
     )
 
 
-def writing_config(directory: StoreDirectory) -> MessageStoreConfig:
-    """Return the options for opening the directory with this package: its sizes, its layouts."""
-    geometry = geometry_of(directory)
-    return directory.config.changed(
-        max_hash_slot_num=geometry.slots,
-        max_index_num=geometry.items,
-        layouts=directory.layouts() | {"consume_queue"},
-    )
-
-
-def _header(directory: StoreDirectory, path: str) -> tuple[int, IndexHeader]:
-    file = directory.vfs.open(path, writable=False)
+def _header(vfs: Vfs, path: str) -> tuple[int, IndexHeader]:
+    file = vfs.open(path, writable=False)
     raw = file.pread(INDEX_HEADER.size, 0)
     size = file.size()
     file.close()
     return size, IndexHeader.unpack(raw.ljust(INDEX_HEADER.size, b"\0"))
 
 
-def _given(directory: StoreDirectory, size: int) -> IndexGeometry | None:
+def _given(config: MessageStoreConfig, options: Container[str], size: int) -> IndexGeometry | None:
     """Return the geometry of the options; one number follows from the other and the size."""
-    options, config = directory.options, directory.config
     slots = config.max_hash_slot_num if _SLOTS in options else None
     items = config.max_index_num if _ITEMS in options else None
     body = size - INDEX_HEADER.size
@@ -101,9 +172,7 @@ def _given(directory: StoreDirectory, size: int) -> IndexGeometry | None:
     return found
 
 
-def _candidates(
-    directory: StoreDirectory, path: str, size: int, header: IndexHeader
-) -> list[IndexGeometry]:
+def _candidates(vfs: Vfs, path: str, size: int, header: IndexHeader) -> list[IndexGeometry]:
     """Return the geometries with the header's first and last item in their places."""
     words_total = (size - INDEX_HEADER.size) // _WORD
     count = header.index_count - 1
@@ -113,7 +182,7 @@ def _candidates(
     # The items have to fit in behind the slots.
     end = max(words_total - (count + 1) * _ITEM_WORDS + 1, 0)
     found: list[IndexGeometry] = []
-    file = directory.vfs.open(path, writable=False)
+    file = vfs.open(path, writable=False)
     try:
         for first in range(least, end, _STEP_ITEMS * _ITEM_WORDS):
             slots = np.arange(first, min(first + _STEP_ITEMS * _ITEM_WORDS, end), _ITEM_WORDS)
@@ -143,12 +212,10 @@ def _is_item(file: VfsFile, slots: Any, number: int, offset: int) -> Any:
     return good
 
 
-def _fits(
-    directory: StoreDirectory, path: str, geometry: IndexGeometry, header: IndexHeader
-) -> bool:
+def _fits(vfs: Vfs, path: str, geometry: IndexGeometry, header: IndexHeader) -> bool:
     """True if all chains and the slot table agree with this number of slots."""
     count = header.index_count - 1
-    file = directory.vfs.open(path, writable=False)
+    file = vfs.open(path, writable=False)
     try:
         table, wrong = None, 0
         if count <= _AT_ONCE_ITEMS:  # it takes memory for every item

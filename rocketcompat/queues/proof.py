@@ -25,14 +25,14 @@ def proved_end(vfs: Vfs, root: str, config: MessageStoreConfig, start: int) -> i
     All are physical offsets; `start` if no unit points there. Queues that cannot be read prove
     nothing.
     """
-    size, sizes = config.mapped_file_size_commit_log, _sizes_from(vfs, root, config, start)
+    size, sizes = config.mapped_file_size_commit_log, sizes_from(vfs, root, config, start)
     end = start
     while end in sizes and end % size + sizes[end] <= size:
         end += sizes[end]
     return end
 
 
-def _sizes_from(vfs: Vfs, root: str, config: MessageStoreConfig, start: int) -> dict[int, int]:
+def sizes_from(vfs: Vfs, root: str, config: MessageStoreConfig, start: int) -> dict[int, int]:
     """Return the sizes of the records at or behind an offset, by the offsets in units."""
     tables: list[ConsumeQueueTable | BatchQueueTable] = [
         ConsumeQueueTable(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from rocketcompat.formats import TUBE_DIRECTORY
+from rocketcompat.inspect.index_geometry import config_of_files
 from rocketcompat.messages import (
     DispatchBatch,
     Message,
@@ -34,7 +35,7 @@ from rocketcompat.messages import (
     PutResult,
     PutStatus,
 )
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import KEPT, LAYOUTS, MessageStoreConfig
 from rocketcompat.record.delays import RETRY_TIMES_MAX, sent_back
 from rocketcompat.record.prepare import encode_topic
 from rocketcompat.store.opening import Opened, open_to_write
@@ -369,6 +370,10 @@ def open_store(
             raise InvalidMessage(f"layouts: 'tube': {reason}")
     path, vfs = opening_of(root, vfs)
     try:
+        config = config_of_files(config, vfs, path, writable=mode == "w")
+        has_shards = vfs.exists(os.path.join(path, TUBE_DIRECTORY))
+        if mode == "w" and layouts is None and config.layouts == KEPT and has_shards:
+            config = config.changed(layouts=LAYOUTS)
         parts = Parts(path, config, vfs, clock or SystemClock(), writable=mode == "w")
         if mode == "r":
             open_to_read(parts)

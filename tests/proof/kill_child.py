@@ -18,7 +18,7 @@ import pyarrow as pa
 import rocketcompat
 import tubestore
 from rocketcompat.messages import Message
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import LAYOUTS, MessageStoreConfig
 
 TOPIC, OTHER = "orders", "audit"
 #: Enough of them for the journal.
@@ -30,6 +30,7 @@ CONFIG = MessageStoreConfig(
     max_hash_slot_num=200,
     max_index_num=1000,
     flush_interval_commit_log=20,
+    layouts=LAYOUTS,
 )
 #: The log through maps, as RocketMQ writes it.
 CONFIGS = {"stack": CONFIG, "mapped": CONFIG.changed(write_without_mmap=False)}

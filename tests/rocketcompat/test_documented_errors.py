@@ -13,6 +13,7 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.messages import MessageBatch
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.batches import BatchItem
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.refused_calls import Files, refusals
@@ -23,7 +24,7 @@ from tubestore.testing import FaultyVfs, MemoryVfs
 Store = DefaultMessageStore
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=1024, mapped_file_size_consume_queue=100, max_hash_slot_num=5,
-    max_index_num=9, file_reserved_time=1,
+    max_index_num=9, file_reserved_time=1, layouts=LAYOUTS,
 )  # fmt: skip
 HOURS_MS = 3_600_000
 #: The public calls that touch files, each on a store that has messages and was opened anew.

@@ -10,6 +10,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig, metrics
+from rocketcompat.options import LAYOUTS
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture  # noqa: F401
 from tests.support.rocket.inside import dispatcher_of, log_of
@@ -21,7 +22,7 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 CONFIG = MessageStoreConfig(
     mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=200,
-    max_hash_slot_num=5, max_index_num=50,
+    max_hash_slot_num=5, max_index_num=50, layouts=LAYOUTS,
 )  # fmt: skip
 
 

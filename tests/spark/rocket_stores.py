@@ -11,6 +11,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_tables
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.rows import MESSAGE_SCHEMA
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, plan
@@ -23,6 +24,7 @@ CONFIG = MessageStoreConfig.from_camel(
         "mappedFileSizeConsumeQueue": 20 * 100,
         "maxHashSlotNum": 100,
         "maxIndexNum": 400,
+        "layouts": LAYOUTS,
     }
 )
 

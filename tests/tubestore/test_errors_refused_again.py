@@ -13,6 +13,7 @@ import pytest
 import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.service_thread import ServiceThread
 from tests.support.rocket.inside import log_of, opened_of
@@ -140,7 +141,7 @@ def test_waiters_of_a_stream_whose_sync_failed_leave_nothing() -> None:
 
 @pytest.fixture
 def rocket(faulty: FaultyVfs, clock: ManualClock) -> DefaultMessageStore:
-    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 16)
+    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 16, layouts=LAYOUTS)
     return rocketcompat.open("/s", "w", config, vfs=faulty, clock=clock, background=False)
 
 

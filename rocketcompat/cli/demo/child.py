@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 
 import rocketcompat
+from rocketcompat.options import LAYOUTS
 from tubestore.cli.kit.demo import TOPIC
 
 
 def main(root: str) -> None:
     """Put one by one, every hundredth on stable storage."""
-    with rocketcompat.open(root, mode="w") as store:
+    with rocketcompat.open(root, mode="w", layouts=LAYOUTS) as store:
         number = 0
         while True:
             message = rocketcompat.Message(

@@ -18,6 +18,7 @@ import tubestore
 from rocketcompat.check.whole import check
 from rocketcompat.cli.demo.damage import damage_and_mend
 from rocketcompat.messages import GetMessageStatus
+from rocketcompat.options import LAYOUTS
 from tubestore.cli.kit.demo import (
     DEFAULT_LINES,
     TOPIC,
@@ -85,7 +86,7 @@ def _messages(table: pa.Table, queues: int) -> pa.Table:
 
 def _put_and_get(root: Path, messages: pa.Table, steps: Steps) -> bool:
     count = messages.num_rows
-    with rocketcompat.open(root, mode="w") as store:
+    with rocketcompat.open(root, mode="w", layouts=LAYOUTS) as store:
         clock = timed()
         last = None
         for batch in batches_of(messages):
@@ -149,7 +150,7 @@ def _kill_and_recover(root: Path, steps: Steps) -> bool:
     acknowledged = report_kill("rocketcompat.cli.demo.child", root, steps)
     clock = timed()
     lost = 0
-    with rocketcompat.open(root, mode="w") as store:
+    with rocketcompat.open(root, mode="w", layouts=LAYOUTS) as store:
         for number, physical_offset, queue_id, queue_offset in acknowledged:
             body = f"message {number}".encode()
             unit = store.get_message(TOPIC, int(queue_id), int(queue_offset), 1)

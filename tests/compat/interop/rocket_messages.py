@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 
 #: Small files, so that everything rolls: the log, the queues, the index.
 SETTINGS = {
@@ -48,7 +49,7 @@ COLUMNS = {
 
 def config(**options: Any) -> MessageStoreConfig:
     """The options of a store with small files."""
-    return MessageStoreConfig.from_camel(SETTINGS).changed(**options)
+    return MessageStoreConfig.from_camel(SETTINGS).changed(**{"layouts": LAYOUTS, **options})
 
 
 def message_of(number: int) -> Message:

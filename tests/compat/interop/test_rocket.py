@@ -21,6 +21,7 @@ from bench.real.drivers import (
 )
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import Message
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -386,7 +387,7 @@ class TestWrittenOver:
         self, version: str, way: str, count: int, close: bool, tmp_path: Path
     ) -> None:
         root, backup = tmp_path / "store", tmp_path / "backup"
-        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        options = rocketcompat.MessageStoreConfig.from_camel({**TINY, "layouts": LAYOUTS})
         book = Book()
         with rocketcompat.open(root, mode="w", config=options) as store:
             for number in range(KEPT):
@@ -426,7 +427,7 @@ class TestWrittenOver:
         self, close: bool, tmp_path: Path
     ) -> None:
         """It leaves the file's bytes behind a cut, and its messages end where one begins there."""
-        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        options = rocketcompat.MessageStoreConfig.from_camel({**TINY, "layouts": LAYOUTS})
         kept, lost = Book(), Book()
         with rocketcompat.open(tmp_path, mode="w", config=options) as store:
             for number in range(KEPT):
@@ -452,7 +453,7 @@ class TestWrittenOver:
     def test_messages_that_a_broker_cut_off_and_left_behind_its_own_do_not_come_back(
         self, close: bool, tmp_path: Path
     ) -> None:
-        options = rocketcompat.MessageStoreConfig.from_camel(TINY)
+        options = rocketcompat.MessageStoreConfig.from_camel({**TINY, "layouts": LAYOUTS})
         book, lost = Book(), Book()
         with rocketcompat.open(tmp_path, mode="w", config=options) as store:
             for number in range(KEPT):

@@ -14,7 +14,7 @@ import rocketcompat
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import Message
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import LAYOUTS, MessageStoreConfig
 from tests.proof.explorer.book import Book, Promise, Promises, Sent, raised
 from tests.proof.explorer.invariants import Found, check_history
 from tests.proof.explorer.rocket_files import Log, LogRecord, read_index, read_log, read_queues
@@ -34,6 +34,7 @@ CONFIG = MessageStoreConfig(
     max_hash_slot_num=7,
     max_index_num=12,
     dispatch_batch_bytes_max=700,
+    layouts=LAYOUTS,
 )
 #: The same for `check`.
 OPTIONS = {

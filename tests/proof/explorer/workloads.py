@@ -17,7 +17,7 @@ import tubestore
 from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import Message, MessageBatch
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import LAYOUTS, MessageStoreConfig
 from rocketcompat.record.batches import BatchItem
 from rocketcompat.staging.writer import StagedLogWriter
 from rocketcompat.store.put_status import PutStatus
@@ -336,6 +336,7 @@ class RocketWorkload(Workload):
         max_hash_slot_num=7,
         max_index_num=12,
         file_reserved_time=1,
+        layouts=LAYOUTS,
     )
     #: What `check` cannot see in the files.
     options: ClassVar[dict[str, Any]] = {"maxHashSlotNum": 7, "maxIndexNum": 12}

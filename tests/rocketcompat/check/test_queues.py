@@ -10,6 +10,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check
 from rocketcompat.formats import CQ_UNIT, MESSAGE_HEAD
+from rocketcompat.options import LAYOUTS
 from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.files.checked import patch
 from tests.support.rocket.files.checked import store_fixture as store_fixture
@@ -41,7 +42,7 @@ def test_an_empty_last_file_of_a_queue_is_found(store: Path) -> None:
 def test_a_record_with_another_queue_offset_than_its_unit_is_found(
     tmp_path: Path, row: int, number: int
 ) -> None:
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10, layouts=LAYOUTS)
     with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
         places = [store.put_message(Message("T", b"x")).physical_offset for _ in range(10)]
     options = {"messageIndexEnable": False}

@@ -20,9 +20,10 @@ from rocketcompat.check.findings import Finding
 from rocketcompat.check.shards import Cells, ShardComparison
 from rocketcompat.commitlog.walk import Gap
 from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.options import LAYOUTS
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=16 << 10)
+CONFIG = MessageStoreConfig(mapped_file_size_commit_log=16 << 10, layouts=LAYOUTS)
 REASONS = ("shard_surplus", "shard_missing")
 
 

@@ -17,6 +17,7 @@ from rocketcompat.commitlog.walk import Gap
 from rocketcompat.formats import INDEX_HEADER
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.golden import GoldenFactory, rocket_scenarios
@@ -197,7 +198,7 @@ def _delivers_all_but(store: DefaultMessageStore, places: list[int]) -> None:
 def test_damaged_state_of_the_shards_is_a_finding_beside_all_others(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10, layouts=LAYOUTS)
     with rocketcompat.open(tmp_path, "w", config) as store:
         store.put_message(Message("T", b"body"))
     (tmp_path / "checkpoint").unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check
+from rocketcompat.options import LAYOUTS
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture as command_fixture
 from tests.support.rocket.cli import digest
@@ -17,7 +18,8 @@ def test_clean_reports_why_each_file_stays_or_goes(tmp_path: Path, command: Comm
     import time
 
     config = MessageStoreConfig(mapped_file_size_commit_log=4096, max_hash_slot_num=7,
-                                max_index_num=1000, mapped_file_size_consume_queue=200)  # fmt: skip
+                                max_index_num=1000, mapped_file_size_consume_queue=200,
+                                layouts=LAYOUTS)  # fmt: skip
     with rocketcompat.open(tmp_path, "w", config, background=False) as store:
         for _ in range(12):
             store.put_message(Message("T", bytes(1500)))

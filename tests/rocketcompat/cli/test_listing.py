@@ -12,6 +12,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory
 from tests.support.golden import golden_fixture as golden_fixture
@@ -151,7 +152,9 @@ def test_a_store_that_is_being_written_is_shown_as_recovery_would_leave_it(
     command: Command, tmp_path: Path
 ) -> None:
     """Queues and index lag behind the log; what they lack is computed, and is no error."""
-    config = MessageStoreConfig(mapped_file_size_commit_log=4096, max_index_num=100)
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=4096, max_index_num=100, layouts=LAYOUTS
+    )
     config = config.changed(mapped_file_size_consume_queue=200, max_hash_slot_num=7)
     options = {"config": config, "layouts": {"consume_queue", "index"}, "background": False}
     with rocketcompat.open(tmp_path, "w", **options) as store:  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 from tests.support.command import Command
 from tests.support.rocket.cli import command_fixture as command_fixture
 from tests.support.rocket.cli import digest
@@ -17,7 +18,7 @@ def test_recover_begins_a_new_log_where_the_log_is_given_up(
 ) -> None:
     root = tmp_path / "store"
     config = MessageStoreConfig(
-        mapped_file_size_commit_log=4096, max_index_num=100, max_hash_slot_num=7
+        mapped_file_size_commit_log=4096, max_index_num=100, max_hash_slot_num=7, layouts=LAYOUTS
     )
     with rocketcompat.open(root, "w", config) as store:
         store.put_message(Message("T", b"1", keys=["k"]))

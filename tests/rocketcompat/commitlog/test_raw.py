@@ -14,6 +14,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.raw import OutOfPlace, RawIntake
 from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.prepare import prepare
 from tests.support.rocket.inside import log_of, new_log
 from tubestore.clock import ManualClock
@@ -22,7 +23,7 @@ from tubestore.errors import CorruptRecord, DiskFull, InvalidMessage, StoreFaile
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 SIZE = 1000
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE, max_message_size=900)
+CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE, max_message_size=900, layouts=LAYOUTS)
 FIXED = 91 + 1
 
 

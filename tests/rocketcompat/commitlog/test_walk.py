@@ -19,7 +19,7 @@ from rocketcompat.commitlog.walk import (
 )
 from rocketcompat.inspect.log_files import LogFiles
 from rocketcompat.messages import Message
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import LAYOUTS, MessageStoreConfig
 from tubestore.testing import MemoryVfs
 
 FILE = "/s/commitlog/00000000000000000000"
@@ -30,7 +30,7 @@ COUNT = 6
 @pytest.fixture
 def places(memory_vfs: MemoryVfs) -> list[int]:
     """Physical offsets of the records of a log, and the one behind the last."""
-    config = MessageStoreConfig(mapped_file_size_commit_log=SIZE)
+    config = MessageStoreConfig(mapped_file_size_commit_log=SIZE, layouts=LAYOUTS)
     with rocketcompat.open("/s", "w", config, vfs=memory_vfs, background=False) as store:
         puts = [store.put_message(Message("T", b"x" * 100)) for _ in range(COUNT)]
         return [*(put.physical_offset for put in puts), store.max_physical_offset]

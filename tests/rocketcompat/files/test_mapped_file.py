@@ -8,6 +8,7 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
@@ -15,7 +16,10 @@ from tubestore.testing import FaultyVfs, MemoryVfs, crash_states
 ROOT = "/store"
 SIZES = {"commitlog": 500, "consumequeue": 40}
 CONFIG = MessageStoreConfig(
-    mapped_file_size_commit_log=500, mapped_file_size_consume_queue=40, max_hash_slot_num=3
+    mapped_file_size_commit_log=500,
+    mapped_file_size_consume_queue=40,
+    max_hash_slot_num=3,
+    layouts=LAYOUTS,
 )
 
 

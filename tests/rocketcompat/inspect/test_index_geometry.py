@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+import rocketcompat
 from rocketcompat.formats import INDEX_ITEM
 from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry
 from rocketcompat.inspect import index_geometry
 from rocketcompat.inspect.directory import StoreDirectory
-from rocketcompat.inspect.index_geometry import geometry_of
+from rocketcompat.inspect.index_geometry import config_of_files, geometry_of, writing_config
+from rocketcompat.messages import Message
+from rocketcompat.options import MessageStoreConfig
 from tubestore.core.vfs import OsVfs, VfsFile
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, NotAStore
 
 GEOMETRY = IndexGeometry(97, 1500)
 COUNT = 1200
@@ -104,3 +110,73 @@ def test_a_file_that_was_cut_proves_nothing(path: Path) -> None:
     path.write_bytes(raw[: GEOMETRY.item_position(COUNT // 2)])
     with pytest.raises(InvalidMessage, match="how many slots"):
         proven(path)
+
+
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 8192,
+    "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 31,
+    "max_index_num": 500,
+}
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A store of small files, as a broker leaves it: nothing in it is this package's own."""
+    config = MessageStoreConfig(**SIZES)
+    with rocketcompat.open(tmp_path / "store", "w", config, background=False) as store:
+        for number in range(40):
+            store.put_message(Message("T", b"x" * 50, keys=[f"k-{number}"]))
+    shutil.rmtree(tmp_path / "store" / ".tubestore")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_store_opens_with_the_sizes_and_the_geometry_of_its_files(
+    foreign: Path, mode: Literal["r", "w"]
+) -> None:
+    with rocketcompat.open(foreign, mode, background=False) as store:
+        assert {name: getattr(store.config, name) for name in SIZES} == SIZES
+        assert store.problems == []
+        assert store.max_offset_in_queue("T", 0) == 40
+        assert [m.queue_offset for m in store.query_message("T", "k-39")] == [39]
+
+
+def test_a_size_that_the_caller_gives_is_not_replaced(foreign: Path) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=4096)
+    with pytest.raises(NotAStore, match="8192"):
+        rocketcompat.open(foreign, config=config)
+
+
+OPENINGS: dict[str, Callable[[Path], object]] = {
+    "open": lambda root: rocketcompat.open(root, "w"),
+    "recover": lambda root: writing_config(StoreDirectory(root)),
+}
+
+
+@pytest.mark.parametrize("way", OPENINGS)
+def test_a_log_that_was_cut_is_not_taken_for_one_of_smaller_files(foreign: Path, way: str) -> None:
+    os.truncate(foreign / "commitlog" / f"{0:020d}", 3000)
+    with pytest.raises(NotAStore, match="its queues have messages up to"):
+        OPENINGS[way](foreign)
+    with rocketcompat.open(foreign) as store:  # what is left can be read
+        assert store.get_message("T", 0, 0).messages[0].body == b"x" * 50
+
+
+def test_an_index_of_the_default_size_is_not_examined_when_a_store_is_opened(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_geometry, "_fits", Mock(side_effect=AssertionError))
+    default = IndexGeometry().file_size
+    (path,) = (foreign / "index").iterdir()
+    os.truncate(path, default)
+    config = config_of_files(MessageStoreConfig(), OsVfs(), str(foreign), writable=False)
+    assert config.max_index_num == MessageStoreConfig().max_index_num
+
+
+def test_a_reader_filters_by_tags_without_the_option_of_extensions(tmp_path: Path) -> None:
+    config = MessageStoreConfig(**SIZES, enable_consume_queue_ext=True)
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        store.put_message(Message("T", b"one", tags="a"))
+    with rocketcompat.open(tmp_path) as reader:
+        assert [m.body for m in reader.get_message("T", 0, 0, tags="a").messages] == [b"one"]

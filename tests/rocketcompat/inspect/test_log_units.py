@@ -15,6 +15,7 @@ from rocketcompat.inspect import queue_units
 from rocketcompat.inspect.comparison import QueueComparison
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import LogUnits, QueueKey
+from rocketcompat.options import LAYOUTS
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_held_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units wait up to a limit, whether they agree with the files or none is there."""
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10, layouts=LAYOUTS)
     with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
         for _ in range(1000):
             store.put_message(Message("T", b"x" * 100))

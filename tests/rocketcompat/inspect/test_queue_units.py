@@ -10,6 +10,7 @@ import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.inspect import comparison as queue_comparison
 from rocketcompat.inspect import queue_units
+from rocketcompat.options import LAYOUTS
 from tests.support.rocket.files.compared import (
     assert_same,
 )
@@ -25,7 +26,7 @@ def test_a_record_that_names_the_queue_offset_of_another_is_compared_in_the_orde
     tmp_path: Path,
 ) -> None:
     """The first record of a queue offset counts, also when a later one agrees with the file."""
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10, layouts=LAYOUTS)
     with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
         puts = [store.put_message(Message("T", b"x")) for _ in range(60)]
     log = tmp_path / "commitlog" / f"{0:020d}"

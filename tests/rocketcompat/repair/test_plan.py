@@ -12,6 +12,7 @@ from rocketcompat.check.whole import check_store
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.log_units import QueueKey
 from rocketcompat.inspect.queues import AnyQueueView, QueueViews
+from rocketcompat.options import LAYOUTS
 from rocketcompat.repair.plan import plan_repair
 from tubestore.errors import NotAStore
 
@@ -20,7 +21,7 @@ from tubestore.errors import NotAStore
 def test_the_queues_are_looked_through_once_for_all_damaged_parts_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int
 ) -> None:
-    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10)
+    config = MessageStoreConfig(mapped_file_size_commit_log=64 << 10, layouts=LAYOUTS)
     with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
         puts = [store.put_message(Message("T", b"x" * 50)) for _ in range(40)]
     log = tmp_path / "commitlog" / f"{0:020d}"

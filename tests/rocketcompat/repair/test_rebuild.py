@@ -14,6 +14,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_units
 from rocketcompat.inspect.queues import QueueViews
+from rocketcompat.options import LAYOUTS
 from rocketcompat.repair.rebuild import build, rebuild
 from tests.support.command import Command
 from tests.support.crashes import some_states
@@ -28,7 +29,7 @@ from tubestore.testing import MemoryVfs
 
 SMALL = MessageStoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=7,
-    max_index_num=40, dispatch_batch_bytes_max=1500,
+    max_index_num=40, dispatch_batch_bytes_max=1500, layouts=LAYOUTS,
 )  # fmt: skip
 OPTIONS = {"maxHashSlotNum": 7, "maxIndexNum": 40}
 ROOT = "/store"

@@ -14,6 +14,7 @@ import rocketcompat
 import tubestore
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check
+from rocketcompat.options import LAYOUTS
 from rocketcompat.shards.follower import TubeLayout
 from tests.support.rocket.inside import parts_of, shards_of
 from tubestore.clock import ManualClock
@@ -22,7 +23,9 @@ from tubestore.options import StoreOptions
 from tubestore.testing import MemoryVfs
 
 LOG = "commitlog/00000000000000000000"
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=65_536, max_hash_slot_num=10)
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=65_536, max_hash_slot_num=10, layouts=LAYOUTS
+)
 
 
 def fill(root: Path, bodies: list[str]) -> list[int]:

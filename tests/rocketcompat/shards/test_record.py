@@ -9,6 +9,7 @@ import pytest
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.formats import TRANSACTION_NOT, TRANSACTION_PREPARED
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.codec import decode_one, encode_one
 from rocketcompat.record.columns import RecordColumns, decode_columns
 from rocketcompat.record.prepare import prepare
@@ -95,7 +96,9 @@ def test_only_what_a_shard_can_hold_fits() -> None:
     queues = PARTITIONS_PER_STORE**2
     largest = PAYLOAD_SIZE_MAX - (1 << 16)
     config = MessageStoreConfig(
-        mapped_file_size_commit_log=4 * PAYLOAD_SIZE_MAX, max_message_size=2 * PAYLOAD_SIZE_MAX
+        mapped_file_size_commit_log=4 * PAYLOAD_SIZE_MAX,
+        max_message_size=2 * PAYLOAD_SIZE_MAX,
+        layouts=LAYOUTS,
     )
     cases = [
         (Message("T", b"x"), True),

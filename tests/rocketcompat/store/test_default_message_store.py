@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import rocketcompat
+import tubestore
 from rocketcompat import GetMessageStatus, Message, PutStatus
 from rocketcompat.messages import MessageBatch
+from rocketcompat.options import KEPT, LAYOUTS
 from rocketcompat.record.batches import BatchItem
 from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, shards_of
 from tests.support.rocket.store.opened import OPTIONS, opened
@@ -279,6 +281,21 @@ def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
         progress = opened_of(store).flusher.progress()
         assert progress.log.synced == end
         assert {mark.synced for mark in progress.followers.values()} == {end}
+
+
+def test_a_store_has_no_shards_unless_they_were_asked_for_once(tmp_path: Path) -> None:
+    with rocketcompat.open(tmp_path, "w", OPTIONS.changed(layouts=KEPT), background=False) as store:
+        store.put_message(Message("A", b"one"))
+    assert not (tmp_path / "tube").exists()
+    with rocketcompat.open(tmp_path, "w", layouts=LAYOUTS, background=False) as store:
+        store.put_message(Message("A", b"two"))
+    with rocketcompat.open(tmp_path, "w", background=False) as store:  # it has them, and keeps them
+        store.put_message(Message("A", b"three"))
+    with tubestore.open(tmp_path / "tube", mode="r") as shards:
+        bodies = [message.body for message in shards["A"].messages(0)]
+    assert bodies == [b"one", b"two", b"three"]
+    with rocketcompat.open(tmp_path, "w", layouts=KEPT, background=False) as store:
+        assert store.config.layouts == KEPT
 
 
 def test_the_tube_shards_hold_what_the_log_holds(tmp_path: Path) -> None:

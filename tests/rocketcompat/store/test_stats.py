@@ -8,13 +8,14 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
+from rocketcompat.options import LAYOUTS
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.support.rocket.store.counted import opened as opened
 from tubestore.clock import ManualClock
 
 
 def test_a_reader_has_put_nothing(tmp_path: Path) -> None:
-    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 20)
+    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 20, layouts=LAYOUTS)
     with (
         rocketcompat.open(tmp_path, "w", config, background=False) as writer,
         rocketcompat.open(tmp_path, "r", config) as reader,

@@ -16,6 +16,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.dispatch.protocols import Follower
 from rocketcompat.files.progress import ProgressFile
 from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.options import LAYOUTS
 from rocketcompat.queues.recovery import sound_pieces
 from rocketcompat.repair.rebuild import rebuild
 from rocketcompat.store import structures
@@ -28,7 +29,9 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 from tubestore.testing import MemoryVfs, crash_states
 
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=1000, max_hash_slot_num=4, max_index_num=50)
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1000, max_hash_slot_num=4, max_index_num=50, layouts=LAYOUTS
+)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.formats import CQ_UNIT
 from rocketcompat.inspect import comparison as queue_comparison
 from rocketcompat.inspect import queue_units
+from rocketcompat.options import LAYOUTS
 from tests.support.golden import GoldenFactory, rocket_scenarios
 from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.files.compared import (
@@ -44,7 +45,9 @@ def test_damaged_queues_have_the_states_of_their_views(tmp_path: Path, seed: int
     print("seed", seed)
     rng = random.Random(seed)
     config = MessageStoreConfig(
-        mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=20 * 20
+        mapped_file_size_commit_log=16 << 10,
+        mapped_file_size_consume_queue=20 * 20,
+        layouts=LAYOUTS,
     )
     with rocketcompat.open(tmp_path, "w", config, layouts=["consume_queue"]) as store:
         for number in range(250):

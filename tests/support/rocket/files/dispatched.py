@@ -13,6 +13,7 @@ import pytest
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.messages import DispatchBatch
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.encode import encode_columns
 from rocketcompat.record.prepare import prepare
 from tests.support.rocket.inside import (
@@ -41,7 +42,9 @@ class Recorder:
         return [int(offset) for batch in self.batches for offset in batch.physical_offsets]
 
 
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=1000, dispatch_batch_bytes_max=400)
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=1000, dispatch_batch_bytes_max=400, layouts=LAYOUTS
+)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.commitlog.commit_log import CommitLog
+from rocketcompat.options import LAYOUTS
 from rocketcompat.record.prepare import prepare
 from tests.support.rocket.inside import new_log
 from tubestore.clock import ManualClock
@@ -16,7 +17,7 @@ from tubestore.testing import MemoryVfs
 
 SIZE = 1000
 
-CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE)
+CONFIG = MessageStoreConfig(mapped_file_size_commit_log=SIZE, layouts=LAYOUTS)
 
 DIRECTORY = "/log"
 

@@ -12,11 +12,12 @@ from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
 from rocketcompat.inspect.selection import Selection
+from rocketcompat.options import LAYOUTS
 from tests.support.golden import Golden
 
 SMALL = MessageStoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_hash_slot_num=7,
-    max_index_num=100,
+    max_index_num=100, layouts=LAYOUTS,
 )  # fmt: skip
 
 
