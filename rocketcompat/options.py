@@ -39,7 +39,7 @@ from rocketcompat.formats import (
     encode_host,
 )
 from tubestore.errors import InvalidMessage
-from tubestore.values import WHOLE_END
+from tubestore.values import WHOLE_END, size_bytes
 
 _log = logging.getLogger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
@@ -57,6 +57,13 @@ _COMMON_KIND = {
     "storeType": ("default",),
     "brokerRole": ("async_master", "sync_master"),
 }
+#: Options in bytes: "4MiB" is taken as well.
+_SIZES = frozenset({
+    "mapped_file_size_commit_log", "mapped_file_size_consume_queue",
+    "mapped_file_size_consume_queue_ext", "mapper_file_size_batch_consume_queue",
+    "max_message_size", "max_transfer_bytes_on_message_in_memory",
+    "max_transfer_bytes_on_message_in_disk", "dispatch_batch_bytes_max", "dispatch_inline_bytes",
+})  # fmt: skip
 #: Smallest value of each numeric option; what is not here must not be negative.
 _LEAST = {
     "mapped_file_size_commit_log": MESSAGE_HEAD.size + BLANK.size,
@@ -196,6 +203,9 @@ class MessageStoreConfig:
 
     def __post_init__(self) -> None:
         for option in fields(self):
+            if option.name in _SIZES and isinstance(getattr(self, option.name), str):
+                size = size_bytes(getattr(self, option.name), option.name)
+                object.__setattr__(self, option.name, size)
             _check(option.name, getattr(self, option.name), option.default)
         room = self.mapped_file_size_commit_log - BLANK.size
         limit = min(self.max_message_size + RECORD_SIZE_SLACK, room)
@@ -407,7 +417,9 @@ def _converted(camel: str, value: Any, default: Any) -> Any:
         return text.lower() == "true"
     if isinstance(default, int):
         try:
-            return int(text)
+            return size_bytes(text, camel) if camel_to_snake(camel) in _SIZES else int(text)
+        except InvalidMessage:
+            raise
         except ValueError:
             raise InvalidMessage(f"{camel}: {value!r} is not a whole number") from None
     if isinstance(default, frozenset):

@@ -9,9 +9,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from tubestore.values import whole_number
+from tubestore.values import UsageMistake, moment_text, parse_time, warn_caller, whole_number
 
-Time = int | datetime
+#: A time as a caller gives it: an aware datetime, ISO text with a zone, an age like "2h" or a
+#: timedelta (so long ago), or ms since the epoch.
+Time = int | str | datetime | timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -62,28 +64,44 @@ class ManualClock:
         self._now_ms += ms
 
 
-def time_ms(value: Time | None, name: str = "time") -> int | None:
-    """Return ms since the epoch of an int (already ms) or an aware datetime; naive is refused.
+_SYSTEM = SystemClock()
+#: Numbers in this range are seconds since 1973 as often as they are ms of 1970 to 1973.
+_SECONDS = range(100_000_000, 100_000_000_000)
+_FORMS = "an aware datetime, ISO text with a zone, an age like '2h', or ms since the epoch"
 
-    TypeError and ValueError begin with the argument's `name`.
+
+def time_ms(value: Time | None, name: str = "time", clock: Clock = _SYSTEM) -> int | None:
+    """Return a time that a caller gives in ms since the epoch, None for none.
+
+    Taken are an aware datetime, ISO text with a zone, an age (text or timedelta: so long before
+    now), and ms since the epoch; a number that looks like seconds warns. TypeError and ValueError
+    begin with the argument's `name`.
     """
     if value is None:
         return None
-    if not isinstance(value, datetime):
-        number = whole_number(value)
-        if number is None:
-            raise TypeError(f"{name} {value!r}: an aware datetime, or ms since the epoch")
-        return number
-    if value.tzinfo is None:
-        raise ValueError(
-            f"{name} {value!r} has no time zone; give an aware datetime or ms since the epoch"
-        )
-    return (value - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name} {value!r} has no time zone; give {_FORMS}")
+        return (value - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(value, timedelta):
+        return clock.now_ms() - abs(value) // timedelta(milliseconds=1)
+    if isinstance(value, str):
+        try:
+            return parse_time(value, clock.now_ms())
+        except UsageMistake as error:
+            raise ValueError(f"{name}: {error}") from None
+    number = whole_number(value)
+    if number is None:
+        raise TypeError(f"{name} {value!r}: {_FORMS}")
+    if number in _SECONDS:
+        text = f"{name} = {number} is {moment_text(number)}, as numbers are ms. Give {_FORMS}"
+        warn_caller(f"{text}; the next release refuses such a number", FutureWarning)
+    return number
 
 
-def checked_time_ms(value: Time, name: str = "time") -> int:
+def checked_time_ms(value: Time, name: str = "time", clock: Clock = _SYSTEM) -> int:
     """As `time_ms`, of a time that must be given: TypeError for None."""
-    found = time_ms(value, name)
+    found = time_ms(value, name, clock)
     if found is None:
-        raise TypeError(f"{name} None: an aware datetime, or ms since the epoch")
+        raise TypeError(f"{name} None: {_FORMS}")
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.options import Durability
+from tubestore.values import warn_caller
 
 #: The columns of everything that is read, in order; `columns=` chooses among them.
 MESSAGE_SCHEMA = pa.schema(
@@ -44,10 +43,7 @@ def warn_of_old_columns(names: Iterable[str]) -> None:
     """Warn a caller that asks for a column by its former name; the column keeps that name."""
     for old in OLD_COLUMNS.keys() & names:
         text = f"the column {old} is named {OLD_COLUMNS[old]}; the next release drops the old name"
-        level, frame = 2, sys._getframe(1)
-        while frame.f_back and frame.f_globals["__name__"].startswith("tubestore."):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(text, DeprecationWarning, stacklevel=level)
+        warn_caller(text, DeprecationWarning)
 
 
 @lru_cache(maxsize=256)

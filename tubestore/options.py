@@ -6,10 +6,11 @@ The defaults are TubeMQ's where it has the setting.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 from tubestore.errors import InvalidMessage
-from tubestore.values import WHOLE_END, whole_number
+from tubestore.values import WHOLE_END, age_ms, size_bytes, whole_number
 
 #: Partition ids of one store; store id = partition id // this.
 PARTITIONS_PER_STORE = 10_000
@@ -22,6 +23,11 @@ Durability = Literal["memory", "page_cache", "fsync"]
 #: From the weakest to the strongest; a level promises everything that those before it promise.
 DURABILITIES: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
 OnDamage = Literal["raise", "isolate"]
+#: Settings in bytes.
+_SIZES = frozenset({
+    "segment_size_bytes", "index_segment_size_bytes", "mem_store_size_bytes", "sync_after_bytes",
+    "memory_bound_bytes", "journal_size_bytes", "payload_size_max",
+})  # fmt: skip
 
 
 def check_durability(value: str) -> Durability:
@@ -31,9 +37,20 @@ def check_durability(value: str) -> Durability:
     return value
 
 
+def _in_unit(name: str, value: Any) -> Any:
+    """Return a text such as "1GB" in bytes, "10s" or a timedelta in ms; else the value."""
+    if name.endswith("_ms") and isinstance(value, str | timedelta):
+        return age_ms(value, name)
+    if name in _SIZES and isinstance(value, str):
+        return size_bytes(value, name)
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """Settings of one process's use of a store, as `tubestore.open` takes them; none is on disk.
+
+    Sizes may be texts ("1GB"), times of `…_ms` texts ("10s") or timedeltas.
 
     >>> StoreOptions(durability="fsync", sync_after_ms=1000).durability
     'fsync'
@@ -92,7 +109,8 @@ class StoreOptions:
         for each in fields(self):
             if each.type != "int":
                 continue
-            value = getattr(self, each.name)
+            value = _in_unit(each.name, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
             number = whole_number(value)
             if number is None:
                 raise TypeError(f"{each.name} = {value!r}: a whole number is needed")

@@ -2,6 +2,8 @@
 
 >>> parse_age("7d"), parse_age("delete,168h"), parse_size("10GiB")
 (604800000, 604800000, 10737418240)
+>>> size_bytes("64MiB"), age_ms("90s"), age_ms(timedelta(minutes=1))
+(67108864, 90000, 60000)
 """
 
 from __future__ import annotations
@@ -9,17 +11,22 @@ from __future__ import annotations
 import enum
 import operator
 import re
+import sys
+import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tubestore.errors import InvalidMessage
 
-#: A time span: ms, a timedelta, or a text such as "36h" or TubeMQ's "delete,168h".
+#: A time span: a timedelta, or a text such as "36h" or TubeMQ's "delete,168h". A bare number is ms,
+#: and warns: callers mean seconds or days as often.
 Age = int | timedelta | str
+#: Bytes: a number, or a text such as "64MiB" or "10GB".
+Size = int | str
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
-_BEFORE_NOW = re.compile(r"-(\d+)(ms|s|m|h|d)")
+_BEFORE_NOW = re.compile(r"-?(\d+)(ms|s|m|h|d)")
 #: TubeMQ's delete policy (tubemq-store.md 5.1): without a unit it means hours.
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
 _SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
@@ -35,6 +42,7 @@ class Keep(enum.Enum):
 #: The longest time span in seconds that a caller may give, 31 years: no thread can wait for as
 #: long as a float can name.
 SECONDS_MAX = 1_000_000_000
+_PACKAGES = ("tubestore", "rocketcompat")
 #: Numbers of a caller are below this: the sum of two fits 8 bytes.
 WHOLE_END = 1 << 62
 
@@ -66,6 +74,29 @@ def checked_whole(name: str, value: Any, least: int | None = 0) -> int:
         limit = f"at least {least}" if least else "not negative"
         raise ValueError(f"{name} = {value}: {limit}")
     return number
+
+
+def size_bytes(value: Size | None, name: str = "max_bytes") -> int | None:
+    """Return a size that a caller gives in bytes, None for none; InvalidMessage below 0."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return parse_size(value)
+        except InvalidMessage as error:
+            raise InvalidMessage(f"{name}: {error}") from None
+    size = checked_whole(name, value, None)
+    if size < 0:
+        raise InvalidMessage(f"{name} = {value}: not negative")
+    return size
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn at the line outside of these packages that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] in _PACKAGES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def checked_texts(name: str, values: Any) -> list[str]:
@@ -120,32 +151,43 @@ def age_ms(value: Age | None, name: str = "max_age") -> int | None:
         return None
     if isinstance(value, str):
         try:
-            value = parse_age(value)
+            return _in_bounds(parse_age(value), value, name)
         except InvalidMessage as error:
             raise InvalidMessage(f"{name}: {error}") from None
     if isinstance(value, timedelta):
-        value = value // timedelta(milliseconds=1)
+        return _in_bounds(value // timedelta(milliseconds=1), value, name)
     found = whole_number(value)
     if found is None:
-        raise TypeError(f"{name} {value!r}: ms, a timedelta, or a text like '7d'")
-    if not 0 <= found < WHOLE_END:
+        raise TypeError(f"{name} {value!r}: a timedelta, or a text like '7d'")
+    if found > 0:
+        text = f"{name} = {value} is in milliseconds: give '{value}ms', '7d' or a timedelta"
+        warn_caller(f"{text}; the next release refuses a bare number", FutureWarning)
+    return _in_bounds(found, value, name)
+
+
+def _in_bounds(age: int, value: Age, name: str) -> int:
+    if not 0 <= age < WHOLE_END:
         raise InvalidMessage(f"{name} = {value}: not negative, and below 2**62 ms")
-    return found
+    return age
 
 
 def checked_age_ms(value: Age, name: str) -> int:
     """As `age_ms`, of an age that must be given: TypeError for None."""
     found = age_ms(value, name)
     if found is None:
-        raise TypeError(f"{name} None: ms, a timedelta, or a text like '7d'")
+        raise TypeError(f"{name} None: a timedelta, or a text like '7d'")
     return found
 
 
 def parse_time(text: str, now_ms: int) -> int:
     """Return ms since the epoch; UsageMistake if it is not a time, or has no zone.
 
+    An age is the time so long ago, with a minus or without.
+
     >>> parse_time("-2h", 10_000_000), parse_time("1970-01-01T01:00:00+01:00", 0)
     (2800000, 0)
+    >>> parse_time("2h", 10_000_000)
+    2800000
     """
     if re.fullmatch(r"\d+", text):
         return int(text)

@@ -75,7 +75,7 @@ class LitePullConsumer:
         self._rebalance = Rebalance(
             broker, group, self.client_id, added=self._add, removed=self._remove,
             strategy=strategy, from_where=from_where,
-            from_time_ms=checked_time_ms(from_time, "from_time"),
+            from_time_ms=checked_time_ms(from_time, "from_time", broker.clock),
         )  # fmt: skip
         self._assigned: dict[MessageQueue, ProcessQueue] = {}
         self._wanted: dict[str, Subscription] = {}

@@ -106,7 +106,7 @@ class PushOptions:
     """A push consumer's options, under RocketMQ's names in snake_case."""
 
     consume_from_where: FromWhere = "CONSUME_FROM_LAST_OFFSET"
-    #: For CONSUME_FROM_TIMESTAMP: ms or an aware datetime.
+    #: For CONSUME_FROM_TIMESTAMP: an aware datetime, ISO text, an age like "2h", or ms.
     consume_timestamp: Time = 0
     pull_batch_size: int = 32
     #: ms between pulls.
@@ -181,7 +181,7 @@ class PushConsumer:
         self._rebalance = Rebalance(
             broker, group, self.client_id, added=self._add, removed=self._removed, model=model,
             strategy=strategy, from_where=self.options.consume_from_where,
-            from_time_ms=checked_time_ms(self.options.consume_timestamp),
+            from_time_ms=checked_time_ms(self.options.consume_timestamp, clock=broker.clock),
         )  # fmt: skip
         self._is_clustering = model == "CLUSTERING"
         for topic, wanted in subscriptions.items():

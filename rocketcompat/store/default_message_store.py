@@ -216,7 +216,7 @@ class DefaultMessageStore(StoreReader):
     def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names.
 
-        `grace`: ms, a timedelta, or a text such as "36h".
+        `grace`: a timedelta, or a text such as "36h".
         """
         self._check_open()
         return self._opened.loads.clean(checked_age_ms(grace, "grace"))

@@ -21,7 +21,7 @@ from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_t
 from rocketcompat.store.opening_to_read import refresh
 from rocketcompat.store.parts import Parts
 from rocketcompat.store.stats import ReplicationState, StoreStats, run_time_info
-from tubestore.clock import Time, checked_time_ms
+from tubestore.clock import Time, checked_time_ms, time_ms
 from tubestore.errors import (
     CorruptRecord,
     InvalidMessage,
@@ -136,12 +136,13 @@ class StoreReader:
 
     @documented
     def query_message(
-        self, topic: str, key: str, max_count: int | None = None, begin: int = 0,
-        end: int | None = None,
+        self, topic: str, key: str, max_count: int | None = None, begin: Time = 0,
+        end: Time | None = None,
     ) -> QueryMessageResult:  # fmt: skip
         """Find messages by key or unique key, stored in [begin, end] (`queryMessage`).
 
-        Both times are ms and included, as in RocketMQ; None: no bound.
+        Both times are included, as in RocketMQ; None: no bound. They are aware datetimes, ISO
+        texts, ages like "2h", or ms since the epoch.
         The newest `max_count` (None: `default_query_max_num`), `max_msgs_num_batch` at most.
         Checksums are compared; damaged records of the key's hash are in `problems`. A reader finds
         keys as far as the writer has written the index: after a kill the newest ones are missing.
@@ -151,9 +152,11 @@ class StoreReader:
 
         count = self.config.default_query_max_num if max_count is None else max_count
         _check_text(topic=topic, key=key)
-        _check_whole(begin=begin, end=0 if end is None else end)
         _check_whole(least=0, max_count=count)
-        return query_message(self._parts, topic, key, count, begin, end)
+        first, last = self._time("begin", begin), self._time("end", end)
+        if first is None:
+            raise InvalidMessage("begin: a time is needed; 0 is no bound")
+        return query_message(self._parts, topic, key, count, first, last)
 
     @documented
     def query_messages(
@@ -307,6 +310,13 @@ class StoreReader:
             left = min(left, size)
         return self._parts.commit_log.read_at(physical_offset, left)
 
+    def _time(self, name: str, time: Time | None) -> int | None:
+        """Return a time in ms; InvalidMessage names the argument."""
+        try:
+            return time_ms(time, name, self._parts.clock)
+        except (TypeError, ValueError) as error:
+            raise InvalidMessage(str(error)) from None
+
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
         _check_text(topic=topic)
         _check_whole(queue_id=queue_id)
@@ -367,7 +377,7 @@ class StoreReader:
         `config.compat` (4.9.8 nearest, 5.3.3 lower). 0 for an unknown queue.
         """
         self._check_open()
-        milliseconds = checked_time_ms(time)
+        milliseconds = checked_time_ms(time, clock=self._parts.clock)
         if boundary is not None and boundary not in get_args(Boundary):
             raise InvalidMessage(f"boundary: {boundary!r} is none of lower, upper and nearest")
         queue = self._queue(topic, queue_id)

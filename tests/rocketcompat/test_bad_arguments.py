@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "put_message": ({"message": Message("T", b"x")}, {"message": "rows", **LEVEL}),
     "put_messages": ({"batch": BATCH}, {"batch": "rows", **LEVEL}),
     "query_message": ({"topic": "T", "key": "k"}, {
-        "topic": "text", "key": "text", "max_count": "count?", "begin": "whole", "end": "whole?",
+        "topic": "text", "key": "text", "max_count": "count?", "begin": "time", "end": "time?",
     }),
     "query_messages": ({"topic": "T", "keys": ["k"]},
                        {"topic": "text", "keys": "texts", "max_count": "count?"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_queue_file_holds_whole_units() -> None:
     ("option", "value"),
     [
         ("mapped_file_size_commit_log", 50),
-        ("mapped_file_size_commit_log", "4096"),
+        ("mapped_file_size_commit_log", "4096 units"),
         ("flush_disk_type", "NEVER"),
         ("compat", "3.0"),
         ("recovery", "hope"),
@@ -135,3 +136,12 @@ def test_a_broker_file_with_an_escape_that_is_not_valid_is_refused(tmp_path: Pat
     path.write_bytes(b"a=\\u00zz\n")
     with pytest.raises(InvalidMessage, match=r"broker\.conf"):
         MessageStoreConfig.from_file(path)
+
+
+def test_sizes_are_numbers_or_texts_with_a_unit() -> None:
+    given: dict[str, Any] = {"mapped_file_size_commit_log": "4MiB"}
+    assert MessageStoreConfig(**given).mapped_file_size_commit_log == 4 << 20
+    camel = MessageStoreConfig.from_camel({"maxMessageSize": "64KB", "maxIndexNum": "400"})
+    assert (camel.max_message_size, camel.max_index_num) == (64_000, 400)
+    with pytest.raises(InvalidMessage, match="maxMessageSize: '4 GO' is not a valid size"):
+        MessageStoreConfig.from_camel({"maxMessageSize": "4 GO"})

@@ -21,9 +21,9 @@ from tubestore.testing import MemoryVfs
 PLACE = {"partition": "whole"}
 FILTERS = {"filter_items": "texts?", "start": "time?", "end": "time?"}
 PAGES = {
-    **FILTERS, "limit": "count", "max_bytes": "count?", "columns": "texts?",
+    **FILTERS, "limit": "count", "max_bytes": "size?", "columns": "texts?",
 }  # fmt: skip
-BOUNDS = {"max_age": "age?", "max_bytes": "count?"}
+BOUNDS = {"max_age": "age?", "max_bytes": "size?"}
 #: Of each call: arguments that are taken, and the kind of each argument.
 TOPIC: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "append": ({"body": b"x"}, {
@@ -39,7 +39,7 @@ TOPIC: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         **PLACE, "offset": "offset", "filter_items": "texts?", "idle_timeout": "seconds?",
     }),
     "get_messages": ({"partition": 0, "offset": 0}, {
-        **PLACE, "offset": "whole", "filter_items": "texts?", "max_bytes": "count",
+        **PLACE, "offset": "whole", "filter_items": "texts?", "max_bytes": "size",
         "min_time": "time?", "switch": "whole", "max_entries": "count",
     }),
     "last_offset": ({"partition": 0}, PLACE),
@@ -120,7 +120,7 @@ def test_a_stores_calls_refuse_bad_arguments_in_a_sentence(
 
 
 def test_a_consumers_poll_refuses_bad_arguments_in_a_sentence(store: MessageStoreManager) -> None:
-    kinds = {"limit": "count", "max_bytes": "count", "timeout": "seconds"}
+    kinds = {"limit": "count", "max_bytes": "size", "timeout": "seconds"}
     with store.consumer(None, "t") as consumer:
         assert list(mistakes(consumer.poll, {}, kinds)) == []
 

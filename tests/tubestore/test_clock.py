@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
+from datetime import UTC, datetime, timedelta
 
-from tubestore.clock import ManualClock, SystemClock
+import pytest
+
+from tubestore.clock import ManualClock, SystemClock, Time, time_ms
 
 
 def test_the_system_clock_is_the_time_of_the_machine_in_ms() -> None:
@@ -28,3 +32,45 @@ def test_a_manual_clock_stands_until_it_is_told_to_go() -> None:
     assert (clock.now_ms(), clock.monotonic()) == (5250, 5.25)
     clock.advance(-1000)
     assert clock.now_ms() == 4250
+
+
+NOW = ManualClock(1_700_000_000_000)
+TWO_HOURS_AGO = 1_700_000_000_000 - 7_200_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TWO_HOURS_AGO,
+        datetime.fromtimestamp(TWO_HOURS_AGO / 1000, UTC),
+        "2023-11-14T20:13:20Z",
+        "2023-11-14T21:13:20+01:00",
+        "-2h",
+        "2h",
+        "120m",
+        str(TWO_HOURS_AGO),
+        timedelta(hours=2),
+        -timedelta(hours=2),
+    ],
+)
+def test_a_time_is_given_in_any_of_its_forms(given: Time) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert time_ms(given, clock=NOW) == TWO_HOURS_AGO
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2023-11-14T20:13:20", "", "2w"])
+def test_a_text_that_is_no_time_is_refused_by_the_argument_s_name(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^start: "):
+        time_ms(text, "start")
+
+
+def test_a_number_that_looks_like_seconds_warns_at_the_caller_s_line() -> None:
+    with pytest.warns(
+        FutureWarning, match=r"start = 1700000000 is 1970-01-20T\S+ as num"
+    ) as warned:
+        assert time_ms(1_700_000_000, "start") == 1_700_000_000
+    assert warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [time_ms(n) for n in (0, 99_999_999, 100_000_000_000)] == [0, 99_999_999, 10**11]

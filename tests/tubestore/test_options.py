@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -86,3 +87,20 @@ def test_settings_grow_to_cover_others_and_keep_their_own() -> None:
 
 def test_the_identity_of_a_topic_is_no_setting() -> None:
     assert TopicOptions(2, id=5) == TopicOptions(2, id=6)
+
+
+def test_sizes_and_times_of_a_store_s_settings_are_numbers_or_texts() -> None:
+    given: dict[str, Any] = {
+        "segment_size_bytes": "1GB",
+        "payload_size_max": "2MiB",
+        "sync_after_ms": "10s",
+        "trash_grace_ms": timedelta(minutes=1),
+    }
+    options = StoreOptions(**given)
+    assert options.segment_size_bytes == 1_000_000_000
+    assert options.payload_size_max == 2 << 20
+    assert (options.sync_after_ms, options.trash_grace_ms) == (10_000, 60_000)
+    with pytest.raises(InvalidMessage, match=r"^segment_size_bytes: '1 GO' is not a valid size"):
+        StoreOptions(segment_size_bytes="1 GO")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="sync_after_messages = '10s': a whole number"):
+        StoreOptions(sync_after_messages="10s")  # type: ignore[arg-type]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tubestore.errors import InvalidMessage
-from tubestore.values import age_ms, age_text, moment_text, parse_age, parse_size, size_text
+from tubestore.values import (
+    age_ms,
+    age_text,
+    moment_text,
+    parse_age,
+    parse_size,
+    size_bytes,
+    size_text,
+)
 
 HOUR = 3_600_000
 
@@ -86,3 +95,23 @@ def test_ages_sizes_and_moments_are_shown_in_the_largest_unit_that_fits() -> Non
     assert [size_text(n) for n in (0, 1023, 1024, 5 << 40)] == ["0 B", "1023 B", "1 KiB", "5 TiB"]
     assert moment_text(0) == "1970-01-01T00:00:00Z"
     assert moment_text(1 << 62) == f"{1 << 62} ms"
+
+
+def test_a_bare_number_for_an_age_is_ms_and_warns_at_the_caller_s_line() -> None:
+    with pytest.warns(FutureWarning, match="max_age = 7 is in milliseconds: give '7ms'") as warned:
+        assert age_ms(7) == 7
+    assert warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (age_ms(0), age_ms("7ms"), age_ms(timedelta(0))) == (0, 7, 0)
+
+
+def test_a_size_is_a_number_or_a_text_with_a_unit() -> None:
+    sizes = [size_bytes(given) for given in (None, 0, 5, "5", "1GB", "1 GiB")]
+    assert sizes == [None, 0, 5, 5, 1_000_000_000, 1 << 30]
+    with pytest.raises(InvalidMessage, match=r"^limit: '1 GO' is not a valid size"):
+        size_bytes("1 GO", "limit")
+    with pytest.raises(InvalidMessage, match=r"^limit = -1: not negative"):
+        size_bytes(-1, "limit")
+    with pytest.raises(TypeError, match=r"^limit = 1.5: a whole number"):
+        size_bytes(1.5, "limit")  # type: ignore[arg-type]

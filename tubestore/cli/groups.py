@@ -14,6 +14,7 @@ from tubestore.cli.kit.arguments import (
     RootArgument,
     check_topic,
     complete_topic,
+    given_age,
     note,
     printing,
     printing_command,
@@ -164,13 +165,13 @@ def set_(
     ] = None,
 ) -> None:
     """Change the settings of a group, and print them."""
-    from tubestore.values import Keep, age_text, parse_age
+    from tubestore.values import Keep, age_text
 
     if retention_waits is None and expire_after is None:
         raise UsageMistake("nothing to set: --retention-waits or --expire-after")
     age: Any = Keep.AS_IT_IS
     if expire_after is not None:
-        age = None if expire_after == "never" else parse_age(expire_after)
+        age = None if expire_after == "never" else given_age(expire_after)
     with _reading(root) as store:
         found = store.change_group(
             group,
@@ -194,9 +195,7 @@ def expire(
     apply: Annotated[bool, typer.Option("--apply", help="Delete them; else they stay.")] = False,
 ) -> None:
     """Delete the groups that have expired. Without --apply, show which would go."""
-    from tubestore.values import parse_age
-
-    age = None if after is None else parse_age(after)
+    age = given_age(after)
     with _reading(root) as store, printing(**how) as output:
         found = [asdict(each) for each in store.expire_groups(age, dry_run=not apply)]
         for row in found:

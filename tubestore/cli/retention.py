@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import tubestore
-from tubestore.cli.kit.arguments import is_empty, note, printing
+from tubestore.cli.kit.arguments import given_age, is_empty, note, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Column
@@ -14,7 +14,7 @@ from tubestore.cli.opening import open_existing
 from tubestore.core.vfs import OsVfs
 from tubestore.segments.listing import check_root
 from tubestore.store.retention import SegmentRow
-from tubestore.values import age_text, moment_text, parse_age, parse_size, size_text
+from tubestore.values import age_text, moment_text, parse_size, size_text
 
 COLUMNS = (
     Column("topic"),
@@ -51,10 +51,10 @@ def retention(
         raise UsageMistake("--grace needs --apply")
     topics = None if chosen.topic is None else [chosen.topic]
     bounds = {
-        "max_age": None if chosen.max_age is None else parse_age(chosen.max_age),
+        "max_age": given_age(chosen.max_age),
         "max_bytes": None if chosen.max_bytes is None else parse_size(chosen.max_bytes),
     }
-    grace = None if chosen.grace is None else parse_age(chosen.grace)
+    grace = given_age(chosen.grace)
     apply = apply and not is_empty(root)
     with (
         _open(root, chosen.topic, apply) as store,

@@ -8,13 +8,13 @@ from typing import Any
 import typer
 
 import tubestore
-from tubestore.cli.kit.arguments import note, printing
+from tubestore.cli.kit.arguments import given_age, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import note_journal, open_existing, open_or_make
 from tubestore.segments.listing import find_shards
-from tubestore.values import parse_age, parse_size, size_text
+from tubestore.values import parse_size, size_text
 
 COLUMNS = (
     Column("topic"),
@@ -58,7 +58,7 @@ def create(
     root: str, topic: str, *, max_age: str | None, max_bytes: str | None, **settings: Any
 ) -> None:
     """Create a topic."""
-    age = None if max_age is None else parse_age(max_age)
+    age = given_age(max_age)
     size = None if max_bytes is None else parse_size(max_bytes)
     with open_or_make(root, topic) as store:
         store.create_topic(topic, max_age=age, max_bytes=size, **settings)
@@ -77,7 +77,7 @@ def change(
     given: dict[str, Any] = {"partitions": partitions, "stores": stores}
     given = {name: value for name, value in given.items() if value is not None}
     if max_age is not None:
-        given["max_age"] = None if max_age == NONE else parse_age(max_age)
+        given["max_age"] = None if max_age == NONE else given_age(max_age)
     if max_bytes is not None:
         given["max_bytes"] = None if max_bytes == NONE else parse_size(max_bytes)
     if not given:

@@ -217,7 +217,7 @@ def reset(
     """
     if (to is None) == (time is None):
         raise InvalidMessage("a group is set to a place or to a time: give one of them")
-    at = None if time is None else checked_time_ms(time)
+    at = None if time is None else checked_time_ms(time, clock=clock)
     if dry_run:
         _check_there(files)
     else:

@@ -662,7 +662,7 @@ class Consumer:
     @documented
     def seek_time(self, time: Time, partitions: Iterable[Partition] | None = None) -> None:
         """Go on at the first message that was received at or after a time; all by default."""
-        at = checked_time_ms(time)
+        at = checked_time_ms(time, clock=self._clock)
         with self._lock:
             self._check_open()
             wanted = {}

@@ -39,7 +39,7 @@ from tubestore.store.context import Context
 from tubestore.store.leases import Lease, LeaseRecord, forget_expired, live_leases
 from tubestore.store.retention import RetentionBounds, SegmentRow, ShardPlan, keep_within, plan
 from tubestore.store.topic_shards import TopicShards
-from tubestore.values import Age, age_ms, checked_whole, whole_number
+from tubestore.values import Age, Size, age_ms, checked_whole, size_bytes
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Housekeeping:
         topics: Iterable[TopicShards],
         *,
         max_age: Age | None,
-        max_bytes: int | None,
+        max_bytes: Size | None,
         dry_run: bool,
     ) -> list[SegmentRow]:
         """Remove files by the topics' bounds; `max_bytes` bounds all of them together.
@@ -88,15 +88,15 @@ class Housekeeping:
         Returns a row for each segment that went, or would go.
         """
         self._context.check_open(writing=not dry_run)
-        bound = _checked_size(max_bytes)
+        bound = size_bytes(max_bytes)
         return self._retain(topics, _bounds_of(age_ms(max_age)), bound, dry_run=dry_run)
 
     def retain_topic(
-        self, topic: TopicShards, *, max_age: Age | None, max_bytes: int | None, dry_run: bool
+        self, topic: TopicShards, *, max_age: Age | None, max_bytes: Size | None, dry_run: bool
     ) -> list[SegmentRow]:
         """As `retain` for one topic, with `max_bytes` in place of its own setting."""
         self._context.check_open(writing=not dry_run)
-        bounds_of = _bounds_of(age_ms(max_age), _checked_size(max_bytes))
+        bounds_of = _bounds_of(age_ms(max_age), size_bytes(max_bytes))
         return self._retain([topic], bounds_of, None, dry_run=dry_run)
 
     def _retain(
@@ -116,19 +116,19 @@ class Housekeeping:
             return rows
 
     def explain(
-        self, topics: Iterable[TopicShards], *, max_age: Age | None, max_bytes: int | None
+        self, topics: Iterable[TopicShards], *, max_age: Age | None, max_bytes: Size | None
     ) -> list[SegmentRow]:
         """Return a row for every segment: whether it would go, when, and why."""
         self._context.check_open()
-        bound = _checked_size(max_bytes)
+        bound = size_bytes(max_bytes)
         return self._explain(topics, _bounds_of(age_ms(max_age)), bound)
 
     def explain_topic(
-        self, topic: TopicShards, *, max_age: Age | None, max_bytes: int | None
+        self, topic: TopicShards, *, max_age: Age | None, max_bytes: Size | None
     ) -> list[SegmentRow]:
         """As `explain` for one topic, with `max_bytes` in place of its own setting."""
         self._context.check_open()
-        return self._explain([topic], _bounds_of(age_ms(max_age), _checked_size(max_bytes)), None)
+        return self._explain([topic], _bounds_of(age_ms(max_age), size_bytes(max_bytes)), None)
 
     def _explain(
         self,
@@ -380,13 +380,6 @@ def _check_offsets(offsets: Any) -> None:
         raise TypeError(f"offsets {offsets!r}: a mapping of shards to offsets is needed")
     for shard, offset in offsets.items():
         checked_whole(f"offsets[{shard!r}]", offset)
-
-
-def _checked_size(max_bytes: int | None) -> int | None:
-    number = 0 if max_bytes is None else whole_number(max_bytes)
-    if number is None or number < 0:
-        raise InvalidMessage(f"max_bytes = {max_bytes!r}: a whole number, not negative")
-    return max_bytes
 
 
 def _bounds_of(

@@ -34,7 +34,7 @@ from tubestore.store.retention import SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topic_reads import checked_settings
 from tubestore.store.topics import TopicDescription
-from tubestore.values import Age, Keep, age_ms, checked_texts, checked_whole
+from tubestore.values import Age, Keep, Size, age_ms, checked_texts, checked_whole, size_bytes
 
 log = logging.getLogger(__name__)
 
@@ -120,21 +120,25 @@ class MessageStoreManager:
         partitions: int = 1,
         stores: int = 1,
         max_age: Age | None = None,
-        max_bytes: int | None = None,
+        max_bytes: Size | None = None,
         exist_ok: bool = False,
     ) -> Topic:
         """Create a topic, or return it with `exist_ok`; durable when this returns.
 
         `partitions` is per store (shard); an id is store id * 10,000 + place. Messages older
-        than `max_age` (ms, a timedelta, or a text such as "7d" or TubeMQ's "delete,168h") are
-        removed in the background, and the oldest while the topic has more than `max_bytes`.
+        than `max_age` (a timedelta, or a text such as "7d" or TubeMQ's "delete,168h") are removed
+        in the background, and the oldest while the topic has more than `max_bytes` ("10GB", or a
+        number).
 
         TopicExists if it is there and `exist_ok` is not set, or if its settings are others (bounds
         that are not given are not compared). A topic of TubeMQ's, found by its files, takes the
         settings with `exist_ok` if they hold what is there.
         """
         options = TopicOptions(
-            partitions=partitions, stores=stores, max_age_ms=age_ms(max_age), max_bytes=max_bytes
+            partitions=partitions,
+            stores=stores,
+            max_age_ms=age_ms(max_age),
+            max_bytes=size_bytes(max_bytes),
         )
         return self._engine.topics.create(name, options, exist_ok=exist_ok)
 
@@ -146,7 +150,7 @@ class MessageStoreManager:
         partitions: int | None = None,
         stores: int | None = None,
         max_age: Age | Keep | None = Keep.AS_IT_IS,
-        max_bytes: int | Keep | None = Keep.AS_IT_IS,
+        max_bytes: Size | Keep | None = Keep.AS_IT_IS,
     ) -> Topic:
         """Change what is given of a topic's settings; durable when this returns.
 
@@ -260,6 +264,7 @@ class MessageStoreManager:
         self._engine.context.check_open()
         chosen = checked_settings(
             self._engine.context.options,
+            self._engine.context.clock,
             start=start,
             on_removed=on_removed,
             filter_items=filter_items,
@@ -452,7 +457,7 @@ class MessageStoreManager:
     def clean_staging(self, grace: Age = timedelta(days=1)) -> list[str]:
         """Remove what jobs staged that have written nothing for `grace`; returns their names.
 
-        `grace`: ms, a timedelta, or a text such as "36h". The background does so by itself after a
+        `grace`: a timedelta, or a text such as "36h". The background does so by itself after a
         day (`staging_grace_ms`).
         """
         return self._engine.loads.clean_staging(grace)
@@ -465,7 +470,7 @@ class MessageStoreManager:
         topics: Iterable[str] | None = None,
         *,
         max_age: Age | None = None,
-        max_bytes: int | None = None,
+        max_bytes: Size | None = None,
         dry_run: bool = False,
     ) -> list[SegmentRow]:
         """Remove the oldest files of some topics, or of all; returns a row for each that went.
@@ -489,7 +494,7 @@ class MessageStoreManager:
         topics: Iterable[str] | None = None,
         *,
         max_age: Age | None = None,
-        max_bytes: int | None = None,
+        max_bytes: Size | None = None,
     ) -> list[SegmentRow]:
         """Return a row for every file: whether `retain` would remove it, when, and why (not)."""
         chosen = self._engine.topics.chosen(topics)

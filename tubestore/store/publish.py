@@ -127,7 +127,7 @@ class BulkLoads:
         """Clean in the background, unless a job is about to be published: then the next time."""
         if self._topics.lock.acquire(blocking=False):
             try:
-                self.clean_staging(self._context.options.staging_grace_ms)
+                self.clean_staging(f"{self._context.options.staging_grace_ms}ms")
             finally:
                 self._topics.lock.release()
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Time, checked_time_ms, time_ms
+from tubestore.clock import Clock, Time, checked_time_ms, time_ms
 from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
 from tubestore.groups.waiter import FIND_SECONDS, Waiter
 from tubestore.messages import Ack, BatchAck, FoundInShard, Message, Page, PageSet
@@ -36,7 +36,6 @@ from tubestore.store.retention import SegmentRow
 from tubestore.store.topic_reads import (
     DEFAULT_PAGE_BYTES,
     DEFAULT_PAGES_BYTES,
-    check_limits,
     chosen_columns,
     first_offset,
     make_filter,
@@ -47,7 +46,15 @@ from tubestore.store.topic_reads import (
     scanned,
 )
 from tubestore.store.topic_shards import TopicShards
-from tubestore.values import Age, checked_seconds, checked_texts, checked_whole, whole_number
+from tubestore.values import (
+    Age,
+    Size,
+    checked_seconds,
+    checked_texts,
+    checked_whole,
+    size_bytes,
+    whole_number,
+)
 
 Offset = int | Literal["earliest", "latest"]
 Boundary = Literal["lower", "upper", "nearest"]
@@ -122,7 +129,8 @@ class Topic:
         """Append one message; when it returns, the message has reached `durability`.
 
         The partition is given, or chosen by the key's hash, or round robin. `received_time`: an
-        aware datetime, or ms since the epoch; `sender`: an IPv4 address. Raises InvalidMessage,
+        aware datetime, ISO text, an age like "2h", or ms since the epoch; `sender`: an IPv4
+        address. Raises InvalidMessage,
         MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull, StoreFailed,
         StoreClosed, ReadOnlyStore. Raises TypeError or ValueError for an invalid time, level or
         partition. The error's `taken` records whether the message is in the store.
@@ -130,7 +138,8 @@ class Topic:
         if type(body) is not bytes or not body:
             body = _checked_body(body)
         level = self._level if durability is None else check_durability(durability)
-        now = self._clock.now_ms() if received_time is None else _checked_time(received_time)
+        clock = self._clock
+        now = clock.now_ms() if received_time is None else _checked_time(received_time, clock)
         payload, flag, code = body, 0, NO_KEY_CODE
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
@@ -197,7 +206,7 @@ class Topic:
         offset: Offset = "earliest",
         *,
         limit: int = 1000,
-        max_bytes: int | None = DEFAULT_PAGE_BYTES,
+        max_bytes: Size | None = DEFAULT_PAGE_BYTES,
         columns: Sequence[str] | None = None,
         filter_items: Iterable[str] | None = None,
         start: Time | None = None,
@@ -207,8 +216,9 @@ class Topic:
     ) -> Page:
         """Read up to `limit` messages of a partition from `offset` on; never waits for more.
 
-        `max_bytes` counts whole records; the first message comes even if it is larger. `start` and
-        `end`: received at or after, received before. `verify` compares checksums, and entries with
+        `max_bytes` ("64MiB", or a number) counts whole records; the first message comes even if it
+        is larger. `start` and `end`: received at or after, received before: an aware datetime, ISO
+        text, an age like "2h", or ms since the epoch. `verify` compares checksums, and entries with
         records; without it a flipped bit of a body is shown as sound. No read of a partition shows
         that an entry of its messages names another one: `scan(verify=True)` and `check` do. An
         unreadable message is a row with a `state` other than "ok"; a store that was opened with
@@ -220,7 +230,7 @@ class Topic:
         mapping, and a removed file's room on the disk, go when the last such page is collected.
         """
         checked_whole("limit", limit)
-        check_limits(limit=None, max_bytes=max_bytes)
+        max_bytes = size_bytes(max_bytes)
         view = self._shards.view_of(partition)
         chosen = self._columns(columns, verify, zero_copy)
         found = view.find(
@@ -228,7 +238,7 @@ class Topic:
             resolve(view, offset),
             limit=limit,
             max_bytes=max_bytes,
-            wanted=make_filter(filter_items, start, end),
+            wanted=make_filter(filter_items, start, end, self._clock),
         )
         return Page(
             view.batches_of(found.rows, chosen),
@@ -244,7 +254,7 @@ class Topic:
         offsets: Mapping[int, Offset],
         *,
         limit: int = 1000,
-        max_bytes: int | None = DEFAULT_PAGES_BYTES,
+        max_bytes: Size | None = DEFAULT_PAGES_BYTES,
         columns: Sequence[str] | None = None,
         filter_items: Iterable[str] | None = None,
         start: Time | None = None,
@@ -260,11 +270,11 @@ class Topic:
         next call. All shards are seen at one moment; filters and errors as `read`.
         """
         checked_whole("limit", limit)
-        check_limits(limit=None, max_bytes=max_bytes)
+        max_bytes = size_bytes(max_bytes)
         if not isinstance(offsets, Mapping):
             raise TypeError(f"offsets {offsets!r}: a mapping of partitions to offsets is needed")
         chosen = self._columns(columns, verify, zero_copy)
-        wanted = make_filter(filter_items, start, end)
+        wanted = make_filter(filter_items, start, end, self._clock)
         by_store: dict[int, list[int]] = {}
         for partition in sorted(map(self._shards.known, offsets)):
             by_store.setdefault(partition // PARTITIONS_PER_STORE, []).append(partition)
@@ -300,7 +310,7 @@ class Topic:
         offset: int,
         *,
         filter_items: Iterable[str] | None = None,
-        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_bytes: Size = DEFAULT_MAX_BYTES,
         min_time: Time | None = None,
         switch: int = DEFAULT_SWITCH,
         max_entries: int = ENTRIES_MAX,
@@ -316,9 +326,9 @@ class Topic:
         view = self._shards.view_of(partition)
         at = checked_whole("offset", offset, least=None)
         checked_whole("switch", switch, least=None)
-        for name, bound in (("max_bytes", max_bytes), ("max_entries", max_entries)):
-            checked_whole(name, bound, least=1)
-        earliest = time_ms(min_time, "min_time")
+        page_bytes = checked_whole("max_bytes", size_bytes(max_bytes), least=1)
+        checked_whole("max_entries", max_entries, least=1)
+        earliest = time_ms(min_time, "min_time", self._clock)
         # As in TubeMQ, by the hash alone.
         wanted = replace(make_filter(filter_items, earliest, None), items=None)
         return get_messages(
@@ -327,7 +337,7 @@ class Topic:
             at - at % ENTRY_SIZE,
             wanted,
             switch=switch,
-            max_bytes=max_bytes,
+            max_bytes=page_bytes,
             max_entries=max_entries,
         )
 
@@ -355,7 +365,7 @@ class Topic:
         """
         view = self._shards.view_of(partition)
         chosen = self._columns(None, verify)
-        wanted = make_filter(filter_items, start, end)
+        wanted = make_filter(filter_items, start, end, self._clock)
         position = resolve(view, offset)
         rows = messages_from(view, int(partition), position, wanted, chosen)
         return documented_rows(rows, self.root)
@@ -419,7 +429,7 @@ class Topic:
         start: Time | None = None,
         end: Time | None = None,
         limit: int | None = None,
-        max_bytes: int | None = None,
+        max_bytes: Size | None = None,
         verify: bool = False,
         zero_copy: bool = False,
     ) -> pa.RecordBatchReader:
@@ -429,10 +439,11 @@ class Topic:
         read it to its end. `limit` and `max_bytes` (of whole records) end it early; the rest of
         the arguments as `read`. With `verify` it compares the entries of all partitions.
         """
-        check_limits(limit=limit, max_bytes=max_bytes)
+        if limit is not None:
+            checked_whole("limit", limit)
         chosen = self._columns(columns, verify, zero_copy)
-        wanted = make_filter(filter_items, start, end)
-        rows = scanned(self._shards.views(), chosen, wanted, limit, max_bytes)
+        wanted = make_filter(filter_items, start, end, self._clock)
+        rows = scanned(self._shards.views(), chosen, wanted, limit, size_bytes(max_bytes))
         batches = documented_rows(rows, self.root)
         return pa.RecordBatchReader.from_batches(chosen.schema, batches)
 
@@ -485,7 +496,7 @@ class Topic:
         """
         if boundary not in ("lower", "upper", "nearest"):
             raise ValueError(f"boundary {boundary!r}: lower, upper or nearest")
-        at = checked_time_ms(time)
+        at = checked_time_ms(time, clock=self._clock)
         return offset_of_time(self._shards.view_of(partition), partition, at, boundary)
 
     @documented
@@ -505,7 +516,7 @@ class Topic:
         self,
         *,
         max_age: Age | None = None,
-        max_bytes: int | None = None,
+        max_bytes: Size | None = None,
         dry_run: bool = False,
     ) -> list[SegmentRow]:
         """Remove the topic's oldest files; returns a row for each that went (would go).
@@ -519,7 +530,7 @@ class Topic:
 
     @documented
     def explain_retention(
-        self, *, max_age: Age | None = None, max_bytes: int | None = None
+        self, *, max_age: Age | None = None, max_bytes: Size | None = None
     ) -> list[SegmentRow]:
         """Return a row for every file of the topic: whether it would go, when, and why (not)."""
         return self._housekeeping.explain_topic(self._shards, max_age=max_age, max_bytes=max_bytes)
@@ -539,9 +550,9 @@ def _checked_body(body: Any) -> bytes:
     return bytes(body)
 
 
-def _checked_time(value: Time) -> int:
+def _checked_time(value: Time, clock: Clock) -> int:
     """Return a received time in ms, or raise InvalidMessage."""
-    given = time_ms(value, "received_time")
+    given = time_ms(value, "received_time", clock)
     assert given is not None
     if not -(1 << 63) <= given < 1 << 63:
         raise InvalidMessage(f"received_time: {given} ms does not fit into 64 bits")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore.clock import Time, checked_time_ms, time_ms
+from tubestore.clock import Clock, SystemClock, Time, checked_time_ms, time_ms
 from tubestore.errors import OffsetOutOfRange
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import Settings
@@ -24,7 +24,7 @@ from tubestore.reading import positions
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns, columns_for
-from tubestore.values import checked_seconds, checked_texts, checked_whole, whole_number
+from tubestore.values import checked_seconds, checked_texts, whole_number
 
 DEFAULT_PAGE_BYTES = 8 << 20
 #: What a read of many partitions returns at most, unless it is asked for more.
@@ -33,19 +33,18 @@ DEFAULT_PAGES_BYTES = 64 << 20
 _CALENDAR_END = 253_402_300_800_000
 
 
-def make_filter(filter_items: Iterable[str] | None, start: Time | None, end: Time | None) -> Filter:
+def make_filter(
+    filter_items: Iterable[str] | None,
+    start: Time | None,
+    end: Time | None,
+    clock: Clock | None = None,
+) -> Filter:
     """Build a filter from what users give; items are found by their hash, and then compared."""
     if filter_items is None and start is None and end is None:
         return EVERYTHING
     items = None if filter_items is None else checked_texts("filter_items", filter_items)
-    return item_filter(items, time_ms(start, "start"), time_ms(end, "end"))
-
-
-def check_limits(*, max_bytes: int | None, limit: int | None) -> None:
-    """Raise TypeError or ValueError unless each limit is None or a whole number from 0 on."""
-    for name, bound in (("limit", limit), ("max_bytes", max_bytes)):
-        if bound is not None:
-            checked_whole(name, bound)
+    clock = clock or SystemClock()
+    return item_filter(items, time_ms(start, "start", clock), time_ms(end, "end", clock))
 
 
 def chosen_columns(
@@ -71,6 +70,7 @@ def chosen_columns(
 
 def checked_settings(
     options: StoreOptions,
+    clock: Clock,
     *,
     start: Any,
     on_removed: Any,
@@ -84,10 +84,11 @@ def checked_settings(
     calls: Sequence[Callable[[list[Partition]], object] | None],
 ) -> Settings:
     """Return the settings of a consumer as users give them; TypeError or ValueError names one."""
-    if not isinstance(start, str):
-        start = checked_time_ms(start, "start")
-    elif start not in ("earliest", "latest"):
-        raise ValueError(f"start {start!r}: 'earliest', 'latest' or a time")
+    if start not in ("earliest", "latest"):
+        try:
+            start = checked_time_ms(start, "start", clock)
+        except ValueError as error:
+            raise ValueError(f"{error}; or 'earliest' or 'latest'") from None
     if on_removed not in ("earliest", "latest", "raise"):
         raise ValueError(f"on_removed {on_removed!r}: 'earliest', 'latest' or 'raise'")
     for call in calls:

@@ -52,7 +52,7 @@ from tubestore.store.directory import StoreDirectory, TopicSettings
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_shards import TopicShards
-from tubestore.values import Age, Keep, age_ms, checked_texts
+from tubestore.values import Age, Keep, Size, age_ms, checked_texts, size_bytes
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class Topics:
         partitions: int | None,
         stores: int | None,
         max_age: Age | Keep | None,
-        max_bytes: int | Keep | None,
+        max_bytes: Size | Keep | None,
     ) -> Topic:
         """Change what is given of a topic's settings; InvalidMessage for fewer partitions."""
         with self.lock:
@@ -233,7 +233,7 @@ class Topics:
             if not isinstance(max_age, Keep):
                 changed = changed.with_values(max_age_ms=age_ms(max_age))
             if not isinstance(max_bytes, Keep):
-                changed = changed.with_values(max_bytes=max_bytes)
+                changed = changed.with_values(max_bytes=size_bytes(max_bytes))
             if not changed.covers(topic.options):
                 has = f"{topic.options.partitions} partitions in {topic.options.stores} stores"
                 raise InvalidMessage(f"topic {name!r} has {has}: these only rise")

@@ -326,3 +326,24 @@ def test_an_index_file_takes_700_000_entries_by_default(tmp_path: Path) -> None:
             f"{0:020d}.index", f"{19_600_000:020d}.index",
         ]  # fmt: skip
         assert len(list(index.parent.glob("*.tube"))) == 1
+
+
+def test_times_may_be_ages_of_the_store_s_clock_and_sizes_texts(
+    store: MessageStoreManager, clock: ManualClock
+) -> None:
+    topic = store.create_topic("aged", max_bytes="10GB", max_age="7d")
+    assert (topic.options.max_bytes, topic.options.max_age_ms) == (10**10, 604_800_000)
+    for age in ("3h", timedelta(hours=2), "-1h"):
+        topic.append(b"x" * 100, received_time=age)
+    hours = [(clock.now_ms() - m.received_time) // 3_600_000 for m in topic.read(0)]
+    assert hours == [3, 2, 1]
+    assert len(topic.read(0, start="150m", end="90m")) == 1
+    assert len(topic.read(0, max_bytes="200B")) == len(topic.read(0, max_bytes=200)) == 1
+    with topic.scan(start="2h", max_bytes="1KB") as batches:
+        assert batches.read_all().num_rows == 2
+    assert topic.offset_at(0, "2h") == topic.read(0, limit=1).next_offset
+    with store.consumer(None, "aged", start="90m") as consumer:
+        assert len(consumer.poll(10)) == 1
+    assert store.change_topic("aged", max_bytes="1MiB").options.max_bytes == 1 << 20
+    with pytest.raises(ValueError, match="start: 'lately' is not a valid time"):
+        topic.read(0, start="lately")

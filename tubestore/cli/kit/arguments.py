@@ -35,7 +35,7 @@ from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.record.state_files import read_topics
-from tubestore.values import checked_seconds, parse_time
+from tubestore.values import checked_seconds, parse_age, parse_time
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 
@@ -197,6 +197,13 @@ class InputFormat(enum.StrEnum):
 
     LINES = "lines"
     JSONL = "jsonl"
+
+
+def given_age(text: str | None) -> str | None:
+    """Return an age as it was given, or None; InvalidMessage for what is none."""
+    if text is not None:
+        parse_age(text)
+    return text
 
 
 def parse_bound(text: str | None) -> int | None:
