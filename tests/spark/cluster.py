@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ DRIVER_TIMEOUT = 240.0
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+#: With the python3 of this environment: a session on a cluster names no other one.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
 class Cluster:
     """Started by `start`, stopped by `stop`; everything it writes is below `home`."""
 
@@ -44,9 +49,46 @@ class Cluster:
 
     def start(self) -> None:
         """Start the master, then both workers; returns when they are registered."""
-        log = self._launch("master", "127.0.0.1", _MASTER, "--host", "127.0.0.1")
-        self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
+        self.start_master("127.0.0.1")
         self.add_workers(*HOSTS)
+
+    def start_master(self, host: str) -> None:
+        """Start the master alone."""
+        log = self._launch("master", host, _MASTER, "--host", host)
+        self.url = self._wait_for(log, r"Starting Spark master at (spark://\S+)")
+
+    def add_far_worker(self, here: str, there: str, hidden: Path) -> None:
+        """Start a worker as on another machine: with a network and mounts of its own.
+
+        `here` and `there` are the two ends of its only cable; the directory `hidden` is empty
+        for it. Needs root.
+        """
+        script = f"""
+            mount -t tmpfs none {shlex.quote(str(hidden))}
+            ip link set lo up
+            until ip route | grep -q default; do sleep 0.05; done
+            exec "$@"
+        """
+        prefix = ("unshare", "--net", "--mount", "sh", "-ec", script, "sh")
+        name, end = f"worker-{there}", f"ts{os.getpid() % 100_000}"
+        where = str(self.home / f"work-{there}")
+        arguments = ("--host", there, "--cores", "1", "--memory", "1g", "--work-dir", where)
+        log = self._launch(name, there, _WORKER, *arguments, self.url, prefix=prefix)
+        process = next(process for process, path in self._processes if path == log)
+        own = Path("/proc/self/ns/net").readlink()
+        other = Path(f"/proc/{process.pid}/ns/net")
+        wait_until(lambda: other.readlink() != own, process, log, "its network", START_TIMEOUT)
+        inside = f"nsenter -t {process.pid} -n ip"
+        for command in (
+            f"ip link add {end} type veth peer name far netns {process.pid}",
+            f"ip addr add {here}/30 dev {end}",
+            f"ip link set {end} up",
+            f"{inside} addr add {there}/30 dev far",
+            f"{inside} link set far up",
+            f"{inside} route add default via {here}",
+        ):
+            subprocess.run(command.split(), check=True, capture_output=True)
+        self._wait_for(log, r"(Successfully registered with master)")
 
     def add_workers(self, *hosts: str) -> None:
         """Start a worker on each host; returns when they are registered."""
@@ -64,7 +106,9 @@ class Cluster:
         end(found[0], 0)
         self._processes.remove(found)
 
-    def _launch(self, name: str, host: str, main: str, *arguments: str) -> Path:
+    def _launch(
+        self, name: str, host: str, main: str, *arguments: str, prefix: Sequence[str] = ()
+    ) -> Path:
         log = self.home / f"{name}.log"
         environment = {
             **os.environ,
@@ -76,9 +120,10 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "SPARK_LOCAL_IP": host,
+            "PATH": PATH,
             "PYTHONPATH": str(REPOSITORY),
         }
-        command = [str(self._spark / "bin" / "spark-class"), main, "--port", "0"]
+        command = [*prefix, str(self._spark / "bin" / "spark-class"), main, "--port", "0"]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [*command, "--webui-port", "0", *arguments],
@@ -135,7 +180,7 @@ class Driver:
                 [sys.executable, "-c", script, *map(str, arguments)],
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+                env={**os.environ, "PATH": PATH, "PYTHONPATH": str(REPOSITORY), **environment},
                 cwd=REPOSITORY,
                 start_new_session=True,
             )

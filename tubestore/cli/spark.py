@@ -9,7 +9,7 @@ import typer
 from tubestore.cli.kit.arguments import RootArgument, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_rows
-from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.cli.kit.spark_jobs import JobRun, job_command, pairs, spark_app, stats_columns
 from tubestore.cli.kit.text import Column
 
 app = spark_app("Jobs over whole stores in Spark.")
@@ -151,15 +151,15 @@ def compact(
 def doctor(given: JobRun, root: RootArgument) -> None:
     """Examine a store from every executor. Same files, same versions, and may it write there?
 
-    A row an executor; what is wrong is printed on stderr, and the exit code is 1.
+    A row an executor; what is wrong is printed on stderr, and the exit code is 1. It ends within
+    30 seconds, with a cluster that cannot be used, too.
     """
     from tubestore.spark.jobs import doctor as job
 
-    with given.running("doctor") as (spark, _):
-        found = job.doctor(spark, root)
+    found = job.examine(root, given.master, pairs(given.conf), memory=given.memory)
     with printing(None, given.format) as output:
         emit_rows(found.executors, _EXECUTOR, output)
-    for problem in found.problems:
-        note(problem)
+    for text in (*found.problems, *found.advice):
+        note(text)
     if found.problems:
         raise Leave(EXIT_FINDINGS)

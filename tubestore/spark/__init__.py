@@ -53,10 +53,13 @@ def session(
     master: str = "local[*]",
     settings: Mapping[str, Any] | None = None,
     *,
-    memory: str = "2g",
+    memory: str | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """Return a session on this machine, with the sources registered; see `laptop.py`."""
+    """Return a session with the sources registered, on this machine or on a cluster.
+
+    On this machine its settings are those of `laptop.py`; with another master the cluster's.
+    """
     need_spark()
     from tubestore.spark.laptop import session as make
 

@@ -82,8 +82,13 @@ _WHERE: tuple[Shared, ...] = (
     ),
     (
         "memory",
-        Annotated[str, typer.Option("--memory", help="Memory of the driver's Java process.")],
-        "2g",
+        Annotated[
+            str | None,
+            typer.Option(
+                "--memory", help="Memory of the driver's Java process; on this machine 2g."
+            ),
+        ],
+        None,
     ),
     (
         "conf",
@@ -102,7 +107,7 @@ class JobRun:
     """The values of the shared options of a job's command."""
 
     master: str
-    memory: str
+    memory: str | None
     conf: list[str] | None
     format: Format
     option: list[str] | None = None

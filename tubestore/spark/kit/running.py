@@ -37,6 +37,18 @@ def silent(_done: int, _all: int) -> None:
     """Report no progress."""
 
 
+class SparkFailed(TubeStoreError):
+    """Spark itself does not start, or has given a job up: the sentence that it has for it."""
+
+
+#: Where the sentence is in an error's text, the more exact place first.
+_REASONS = (
+    r"(Cannot run program [^\n]*)",
+    r"\b(No module named '[\w.]+')",
+    r"Caused by: [\w.$]+(?:Exception|Error): ([^\n]+)",
+    r"\n: [\w.$]+(?:Exception|Error): ([^\n]+)",
+)
+
 _ROW_SCHEMA = "split bigint, row string"
 _AT_ONCE = 2
 #: Splits of a wave, a core; about: a few more take no wave of their own.
@@ -256,11 +268,34 @@ class _Task:
 
 
 def plain(error: Exception) -> Exception:
-    """Return a task's TubeStoreError as such again, any other error as it is."""
+    """Return a task's TubeStoreError as such again, an error of Spark's as SparkFailed."""
     found = re.search(r"(?:tubestore|rocketcompat)[\w.]*\.(\w+): (.*)", str(error))
-    if found is None:
+    if found is not None:
+        return TubeStoreError(f"{found[1]}: {found[2].strip()}")
+    if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return error
-    return TubeStoreError(f"{found[1]}: {found[2].strip()}")
+    return SparkFailed(
+        f"Spark ended the job: {reason(error)} (`tubestore spark doctor` examines a cluster)"
+    )
+
+
+def reason(error: Exception) -> str:
+    """Return the sentence in an error of Spark's or of one of its tasks, without the way to it.
+
+    >>> reason(Exception("An error occurred.\\n: java.lang.Error: no host\\n\\tat"))
+    'no host'
+    """
+    text = str(error)
+    version = re.search(
+        r"different (?:minor )?version: (\S+) than that in driver:? (\S+?)[,.\s]", text
+    )
+    if version:
+        return f"the workers' Python is {version[1]}, the driver's {version[2]}"
+    for pattern in _REASONS:
+        found = re.findall(pattern, text)
+        if found:
+            return str(found[-1]).strip()
+    return text.strip().partition("\n")[0]
 
 
 def parallelism(spark: SparkSession) -> int:
