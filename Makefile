@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # requirements.lock has one section an extra, "# --- NAME", each complete on top of the core: what
 # several extras need stands in each of their sections.
-EXTRAS := dev bench spark-local
+EXTRAS := dev docs release bench spark-local
 
 # Installed sections leave a stamp that is named after what was installed. A .venv that was moved
 # along with its folder has wrong paths in its scripts, and is made anew.
@@ -31,6 +31,8 @@ MOVED := $(shell [ ! -e .venv/.at ] || [ "$$(cat .venv/.at)" = "$$(pwd -P)" ] ||
 CORE := .venv/.core-$(KEY)
 DEV := .venv/.dev-$(KEY)
 BENCH := .venv/.bench-$(KEY)
+DOCS := .venv/.docs-$(KEY)
+RELEASE := .venv/.release-$(KEY)
 SPARK_LOCAL := .venv/.spark-local-$(KEY)
 
 INSTALL := $(if $(UV),"$(UV)" pip install --quiet --python .venv/bin/python,.venv/bin/python -m \
@@ -71,7 +73,7 @@ gate: export FAULTS ?= 30
 gate: export FAULTS_SAMPLED ?= 401
 gate: export FLIPS ?= 60
 gate: export KILL_ROUNDS ?= 4
-gate: $(DEV) ## Run what else CI runs of the tests: kills, crash states, faults, real classes
+gate: $(DEV) $(DOCS) $(RELEASE) ## Run what else CI runs of the tests: kills, crash states, faults, real classes
 	$(TESTS) --ignore=tests/spark -m "(gate or sample) and not slow" $(ARGS)
 
 .PHONY: sample
@@ -83,7 +85,7 @@ sample: $(DEV) ## Run the random proofs with a new seed, printed, for SAMPLE_SEC
 
 .PHONY: test-all
 test-all: export CRASH_STATES ?= 50001
-test-all: $(DEV) $(BENCH) $(SPARK_LOCAL) ## Run every test (downloads 500 MB once)
+test-all: $(DEV) $(DOCS) $(RELEASE) $(BENCH) $(SPARK_LOCAL) ## Run every test (downloads 500 MB once)
 	$(TESTS) $(ARGS)
 
 .PHONY: test-spark
@@ -109,6 +111,18 @@ format: $(DEV) ## Format the code, and mend what can be mended
 .PHONY: bench
 bench: $(BENCH) ## Measure us and the others on this machine
 	.venv/bin/python -m bench $(ARGS)
+
+.PHONY: docs
+docs: $(CORE) $(DOCS) ## Build the site of all pages and docstrings, in build/site
+	.venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going \
+		--conf-dir tubestore/docs . build/site $(ARGS)
+	@echo "build/site/index.html"
+
+.PHONY: dist
+dist: $(CORE) $(RELEASE) ## Build the sdist and the wheel, and check both, in dist
+	rm -rf dist
+	.venv/bin/python -m build --quiet $(ARGS)
+	.venv/bin/python -m twine check --strict dist/*
 
 .PHONY: .venv
 .venv: $(CORE) ## Set up .venv with the core and its two commands
@@ -153,7 +167,7 @@ distclean: clean ## Remove .venv too
 
 # ---------------------------------------------------------------- setting up
 
-$(DEV) $(BENCH) $(SPARK_LOCAL): $(CORE)
+$(DEV) $(DOCS) $(RELEASE) $(BENCH) $(SPARK_LOCAL): $(CORE)
 $(SPARK_LOCAL): FREE_KB := 3000000
 
 .venv/.%-$(KEY): .venv/bin/python $(if $(MOVED),FORCE)

@@ -1,4 +1,4 @@
-"""The README's code runs as it stands, and what it promises is there."""
+"""The README and the maps: what they name is there. `test_pages.py` runs their programs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ ROOMS = sorted(
     for path in (ROOT / package).glob("*/__init__.py")
     if path.parent.name not in {"cli", "spark", "testing"}
 )
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-@pytest.mark.parametrize("block", range(len(BLOCKS)))
-def test_every_python_block_of_the_readme_runs(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(BLOCKS[block], f"README.md block {block}", "exec"), {})
-    assert capsys.readouterr().out
 
 
 def test_the_readme_starts_with_one_sentence_and_the_two_commands() -> None:
@@ -34,6 +24,10 @@ def test_the_readme_starts_with_one_sentence_and_the_two_commands() -> None:
     assert head.startswith("# tubestore\n\n")
     assert "make demo" in head
     assert "make test" in head
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 480
 
 
 def test_each_room_lists_its_files_in_reading_order() -> None:

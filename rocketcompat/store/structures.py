@@ -127,7 +127,7 @@ def structures() -> tuple[Structure[Any], ...]:
 def register(structure: Structure[Any]) -> None:
     """Add a structure of the caller's: each store that is opened afterwards keeps it.
 
-    It gets every record once and in order, is recovered with the store and can be rebuilt:
+    It gets every record once and in order, is recovered with the store and can be rebuilt::
 
         class Count(Follower):
             name = "count"

@@ -11,6 +11,7 @@ import pytest
 
 import tubestore.spark
 from rocketcompat.spark import write_options as rocket_options
+from tests.pages import blocks
 from tubestore.spark.kit.options import TABLE, markdown
 from tubestore.spark.kit.write_options import WRITE_TABLE
 
@@ -45,6 +46,18 @@ def test_every_python_block_runs(
     monkeypatch.chdir(tmp_path)
     exec(compile(BLOCKS[block], f"README.md block {block}", "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_the_program_of_the_readme_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tubestore.open("data") as store:
+        store.create_topic("logs").append(b"hello")
+    (program,) = [block for block in blocks("README.md") if block.language == "py"]
+    found: dict[str, Any] = {}
+    exec(compile(program.text, "README.md", "exec"), found)
+    assert found["df"].count() == 1
 
 
 def test_no_module_hides_a_function_of_the_package() -> None:
