@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Never
 
 from tubestore.core import old_paths
 from tubestore.core.doors import lazily
@@ -42,6 +42,7 @@ from tubestore.errors import (
     TopicExists,
     TubeStoreError,
     UnknownTopic,
+    unknown_name,
 )
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ if TYPE_CHECKING:
     from tubestore.groups.admin import GroupDescription
     from tubestore.groups.consumer import Consumer
     from tubestore.messages import Ack, BatchAck, Message, Page, PageSet, Polled, Removed
-    from tubestore.options import StoreOptions, TopicOptions
+    from tubestore.options import Durability, OnDamage, StoreOptions, TopicOptions
     from tubestore.reading.tubemq_reads import GetMessageResult
     from tubestore.store.leases import Lease
     from tubestore.store.manager import MessageStoreManager
     from tubestore.store.retention import SegmentRow
     from tubestore.store.topic import Topic
+    from tubestore.values import Age, Size
 
 old_paths.keep("tubestore", old_paths.ENGINE)
 
@@ -66,17 +68,42 @@ def open(
     root: str | os.PathLike[str],
     mode: Literal["w", "r"] = "w",
     *,
+    durability: Durability = "page_cache",
+    on_damage: OnDamage = "isolate",
+    segment_size_bytes: Size = 1 << 30,
+    index_segment_size_bytes: Size = 19_600_000,
+    mem_store_size_bytes: Size = 1_572_864,
+    mem_store_messages: int = 5120,
+    mem_flush_interval_ms: Age = 20_000,
+    sync_after_messages: int = 1000,
+    sync_after_bytes: Size = 0,
+    sync_after_ms: Age = 10_000,
+    memory_bound_bytes: Size = 256 << 20,
+    journal_shards_min: int = 8,
+    journal_size_bytes: Size = 128 << 20,
+    journal_flush_ms: Age = 5000,
+    flush_workers: int = 2,
+    append_timeout_ms: Age = 5000,
+    payload_size_max: Size = 1_058_816,
+    retention_interval_ms: Age = 180_000,
+    trash_grace_ms: Age = 120_000,
+    staging_grace_ms: Age = 86_400_000,
     vfs: Vfs | None = None,
     clock: Clock | None = None,
     background: bool = True,
-    **settings: Any,
+    **unknown: Never,
 ) -> MessageStoreManager:
     """Open a store for writing (made if it is missing) or, with mode "r", for reading.
 
     One writer at a time (StoreLocked). Readers come and go at any time and never change a byte.
     Close the store, or use it in a `with` block.
 
-    - `settings`: the fields of `tubestore.StoreOptions`, such as `durability="fsync"`.
+    - `durability`: what an append survives when it returns: "memory", "page_cache" (a kill),
+      "fsync" (a power cut, too); a call may choose another one.
+    - `on_damage`: "isolate" shows damaged messages as rows with a state, "raise" raises
+      CorruptRecord.
+    - the other settings: see `tubestore.StoreOptions`. Sizes are numbers or texts ("1GB"), times
+      milliseconds, texts ("10s") or timedeltas.
     - `background=False` runs no threads: flushes happen in the caller.
     - `vfs` and `clock`: stand-ins for the disk and the time, for tests (`tubestore.testing`).
 
@@ -91,15 +118,20 @@ def open(
     Raises StoreLocked, NotAStore; StorageError or DiskFull where the operating system refuses a
     call; ValueError or TypeError, which name it, for an argument.
     """
+    given = dict(locals())
     from tubestore.options import StoreOptions
     from tubestore.store.manager import MessageStoreManager
 
-    try:
-        options = StoreOptions(**settings)
-    except TypeError as error:
-        raise TypeError(str(error).replace("StoreOptions.__init__()", "tubestore.open()")) from None
+    names = StoreOptions.__dataclass_fields__
+    if unknown:
+        raise TypeError(f"tubestore.open: {unknown_name(next(iter(unknown)), names)}")
     return MessageStoreManager(
-        root, mode, options=options, vfs=vfs, clock=clock, background=background
+        root,
+        mode,
+        options=StoreOptions(**{name: given[name] for name in names}),
+        vfs=vfs,
+        clock=clock,
+        background=background,
     )
 
 

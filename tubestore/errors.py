@@ -289,6 +289,14 @@ class InvalidName(TubeStoreError, ValueError):
         return f"{self.name!r}: {self.reason}"
 
 
+def unknown_name(name: str, known: Iterable[str]) -> str:
+    """Return a sentence for a name that is none of those known, with the nearest one."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    return f"unknown {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
 class UnknownTopic(TubeStoreError, KeyError):
     """No topic of this name; `topics` lists the names that exist, if they are known."""
 

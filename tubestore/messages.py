@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from html import escape
+from typing import Any, NamedTuple, Protocol, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +35,14 @@ MESSAGE_SCHEMA = pa.schema(
     ]
 )
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Rows and bytes of a body that a notebook shows.
+_ROWS_SHOWN, _BYTES_SHOWN = 20, 60
+#: The columns that make a `Message`.
+_OF_MESSAGE = (
+    "topic", "partition", "offset", "body", "received_time_ms", "filter_item", "attributes",
+    "key_code", "msg_id", "state",
+)  # fmt: skip
 ALL_COLUMNS: tuple[str, ...] = tuple(MESSAGE_SCHEMA.names)
 
 #: Former names of columns. A caller may ask for them until the release after 0.1.
@@ -76,6 +86,21 @@ STATES = (
 )
 
 
+#: What is taken for bytes.
+Bytes = bytes | bytearray | memoryview
+
+
+class ArrowStream(Protocol):
+    """An Arrow table, a reader of batches, or a DataFrame of Polars, pandas, DuckDB …"""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> object:
+        """Return the rows, as Arrow's PyCapsule interface has it."""
+
+
+#: What batches of messages are given as: Arrow, a dict of columns, or a list of dicts.
+Rows = ArrowStream | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
 class Ack(NamedTuple):
     """The place of a message, and what it survives."""
 
@@ -99,6 +124,9 @@ class BatchAck:
     offsets: pa.Int64Array
     durability: Durability
 
+    def __repr__(self) -> str:
+        return f"BatchAck({len(self)} messages, durability={self.durability!r})"
+
     def __len__(self) -> int:
         return len(self.offsets)
 
@@ -111,7 +139,7 @@ class BatchAck:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it was read. `received_time` in ms; `body` None if it is unreadable.
+    """One message as it was read; `body` is None if it is unreadable.
 
     >>> import tempfile, tubestore
     >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
@@ -126,12 +154,20 @@ class Message:
     partition: int
     offset: int
     body: bytes | None
-    received_time: int
+    received_time_ms: int
     filter_item: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     key_code: int = -1
     msg_id: int | None = None
     state: str = STATE_OK
+
+    @property
+    def received_time(self) -> datetime:
+        """The time, as the column of this name has it; ValueError beyond the year 9999."""
+        try:
+            return _EPOCH + timedelta(milliseconds=self.received_time_ms)
+        except OverflowError:
+            raise ValueError(f"received_time_ms = {self.received_time_ms}: no datetime") from None
 
 
 class _ArrowRows:
@@ -159,13 +195,65 @@ class _ArrowRows:
     def __iter__(self) -> Iterator[Message]:
         return messages_of(self._batches)
 
+    def to_arrow(self) -> pa.Table:
+        """Return all rows; the same as `table`."""
+        return self.table
 
-class Page(_ArrowRows):
+    def to_pandas(self) -> Any:
+        """Return all rows as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return all rows as a Polars DataFrame."""
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a notebook shows them."""
+        shown = self.table.slice(0, _ROWS_SHOWN)
+        lines = [[f"<th>{name}</th>" for name in shown.column_names]]
+        lines += [
+            [f"<td>{escape(_shown(v))}</td>" for v in row.values()] for row in shown.to_pylist()
+        ]
+        rows = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
+
+
+class _IndexedRows(_ArrowRows):
+    """Rows that are messages by their number, too."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        if isinstance(place, slice):
+            rows = self.table.take(list(range(len(self))[place]))
+            return list(messages_of(rows.to_batches()))
+        number = range(len(self))[place]  # IndexError beyond the rows
+        return next(messages_of(self.table.slice(number, 1).to_batches()))
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a column as a short text."""
+    if isinstance(value, bytes):
+        more = "…" if len(value) > _BYTES_SHOWN else ""
+        value = value[:_BYTES_SHOWN].decode(errors="backslashreplace") + more
+    elif isinstance(value, list):  # a map
+        value = ", ".join(f"{key}={text}" for key, text in value)
+    return "" if value is None else str(value)
+
+
+class Page(_IndexedRows):
     """The answer to one read: rows as Arrow, and where to go on.
 
     `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
     after the last message at the time of the call. `truncated`: whether a limit ended the
-    page before the end. Reads as an Arrow stream as often as one likes.
+    page before the end. Reads as an Arrow stream as often as one likes; `page[0]` and `page[-3:]`
+    are messages.
 
     >>> import tempfile, tubestore
     >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
@@ -260,7 +348,7 @@ class Removed:
     first: int
 
 
-class Polled(_ArrowRows):
+class Polled(_IndexedRows):
     """The answer to a poll of a consumer: messages as Arrow, those of each partition in order.
 
     Reads as an Arrow stream as often as one likes; iterating gives one `Message` a row (needs all
@@ -282,6 +370,10 @@ class Polled(_ArrowRows):
 def messages_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
     """Go through the rows of batches with all columns, one object a message."""
     for batch in batches:
+        missing = [name for name in _OF_MESSAGE if name not in batch.schema.names]
+        if missing:
+            reason = "a Message needs all columns: read without columns=, or use .table"
+            raise ValueError(f"no column {', '.join(missing)}: {reason}")
         for row in batch.to_pylist():
             yield Message(
                 row["topic"],

@@ -230,7 +230,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
 
     def _read(self, partition: int) -> list[Sent]:
         return [
-            Sent(partition, m.offset, m.body, m.filter_item, m.received_time)
+            Sent(partition, m.offset, m.body, m.filter_item, m.received_time_ms)
             for m in self.topic.messages(partition)
         ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,12 +11,14 @@ import pytest
 from tubestore.messages import (
     MESSAGE_SCHEMA,
     FoundInShard,
+    Message,
     Page,
     PageSet,
     messages_of,
     schema_of,
     warn_of_old_columns,
 )
+from tubestore.store.manager import MessageStoreManager
 
 COLUMNS = ("partition", "offset", "body")
 
@@ -87,3 +91,62 @@ def test_a_caller_is_warned_of_the_former_name_of_a_column() -> None:
     with pytest.warns(DeprecationWarning, match="partition_id is named partition") as found:
         warn_of_old_columns(["partition_id", "body"])
     assert found[0].filename == __file__
+
+
+def test_rows_of_a_page_are_messages_by_their_number(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t")
+    topic.append_batch({"body": [b"a", b"b", b"c", b"d"]})
+    found = topic.read(0)
+    assert (found[0].body, found[-1].body) == (b"a", b"d")
+    assert [m.body for m in found[1:3]] == [b"b", b"c"]
+    assert [m.body for m in found[::-2]] == [b"d", b"b"]
+    assert found[2] == list(found)[2]
+    with pytest.raises(IndexError):
+        found[4]
+
+
+def test_a_message_of_chosen_columns_is_refused_with_what_to_do(
+    store: MessageStoreManager,
+) -> None:
+    topic = store.create_topic("t")
+    topic.append(b"a")
+    with pytest.raises(ValueError, match=r"no column topic, .*: read without columns="):
+        list(topic.read(0, columns=["partition", "body"]))
+
+
+def test_a_page_goes_to_other_libraries(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t")
+    topic.append(b"a", attributes={"k": "v"})
+    found = topic.read(0)
+    assert found.to_arrow() is found.table
+    assert found.table.num_rows == 1
+    frame = pytest.importorskip("pandas") and found.to_pandas()
+    assert frame["body"].tolist() == [b"a"]
+
+
+def test_a_page_goes_to_polars(store: MessageStoreManager) -> None:
+    pytest.importorskip("polars")
+    topic = store.create_topic("t")
+    topic.append(b"a")
+    assert topic.read(0).to_polars()["body"].to_list() == [b"a"]
+
+
+def test_a_notebook_shows_the_first_rows_escaped_and_cut(store: MessageStoreManager) -> None:
+    topic = store.create_topic("t")
+    topic.append(b"<b>" + b"x" * 100, filter_item="a&b")
+    text = topic.read(0)._repr_html_()
+    assert text.startswith("<p>Page(1 messages")
+    assert "<td>&lt;b&gt;" + "x" * 57 + "…</td>" in text
+    assert "<td>a&amp;b</td>" in text
+
+
+def test_the_time_of_a_message_is_a_datetime_as_the_column_of_its_name() -> None:
+    message = Message("t", 0, 0, b"x", 1_700_000_000_123)
+    assert message.received_time == datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)
+    with pytest.raises(ValueError, match="received_time_ms = 9223372036854775807"):
+        _ = Message("t", 0, 0, b"x", (1 << 63) - 1).received_time
+
+
+def test_an_answer_of_a_batch_prints_short(store: MessageStoreManager) -> None:
+    acks = store.create_topic("t").append_batch({"body": [b"x"] * 1000})
+    assert repr(acks) == "BatchAck(1000 messages, durability='page_cache')"

@@ -19,23 +19,25 @@ Store = tubestore.MessageStoreManager
 STORE = """
     abort append_batch change_group change_topic clean_staging close commit_group consumer
     create_topic delete_group delete_topic describe_group describe_topic empty_trash ensure_topics
-    expire_groups explain_retention export_groups flush groups import_groups lease maintain mode
-    options problems publish refresh reset_group retain root stats sync topic topics uuid
+    expire_groups explain_retention export_groups flush get groups import_groups items keys lease
+    maintain mode
+    options problems publish refresh reset_group retain root stats sync topic topics uuid values
 """
 TOPIC = """
     append append_batch count explain_retention first_offset flush follow get_messages last_offset
     message_at messages name next_offset offset_at options partition_ids partitions read read_many
     retain root scan skip sync
 """
-PAGE = "end_offset next_offset table truncated"
+PAGE = "end_offset next_offset table to_arrow to_pandas to_polars truncated"
 MESSAGE = """
-    attributes body filter_item key_code msg_id offset partition received_time state topic
+    attributes body filter_item key_code msg_id offset partition received_time
+    received_time_ms state topic
 """
 LEASE = "expires_ms holder offsets release renew root ttl_ms"
 PUBLISHED = "data_size files job_id number replayed rows"
 ANSWER = "code delta last_data_offset max_offset request_offset size success table text"
 
-POLLED = "removed table"
+POLLED = "removed table to_arrow to_pandas to_polars"
 CONSUMER = """
     assignment close commit commit_with group interrupt member messages pause paused poll
     positions put_aside resume rewind root seek seek_time unread

@@ -7,10 +7,18 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+
+    class _Finder(MetaPathFinder, Loader):
+        pass
+
+else:
+    _Finder = object  # importing importlib.abc takes half of the time of importing a package
 
 #: Old and new path of each module of the engine, below the package.
 ENGINE = """
@@ -126,7 +134,7 @@ workers shard.workers
 """
 
 
-class OldPaths(MetaPathFinder, Loader):
+class OldPaths(_Finder):
     """Finds the modules of one package under their old paths; asked after all other finders."""
 
     def __init__(self, package: str, moved: str) -> None:

@@ -82,7 +82,7 @@ def put_aside_row(message: Message, topic: str, reason: str, group: str | None) 
         "origin-topic": message.topic,
         "origin-partition": str(message.partition),
         "origin-offset": str(message.offset),
-        "origin-time": str(message.received_time),
+        "origin-time": str(message.received_time_ms),
     }
     if group is not None:
         origin["origin-group"] = group

@@ -201,7 +201,7 @@ def _given_partitions(table: pa.Table) -> pa.Array | None:
     return column(table, "partition_id") if given is None else given
 
 
-def hash_key(key: str | bytes) -> int:
+def hash_key(key: str | bytes | bytearray | memoryview) -> int:
     """Return the 64-bit hash that chooses a key's partition; text is hashed as UTF-8."""
     if isinstance(key, str):
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from tubestore.groups.assignment import Strategy
 from tubestore.groups.consumer import Consumer, PartitionsCall, checked_positions
 from tubestore.groups.directory import list_groups
 from tubestore.groups.settings import GroupSettings, change_settings
-from tubestore.messages import BatchAck
+from tubestore.messages import BatchAck, Rows
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.staging.job_files import StagedFile
 from tubestore.store.append import append_to_topics
@@ -39,10 +39,12 @@ from tubestore.values import Age, Keep, Size, age_ms, checked_texts, checked_who
 log = logging.getLogger(__name__)
 
 
-class MessageStoreManager:
+class MessageStoreManager(Mapping[str, Topic]):
     """A store: made by `tubestore.open`, closed by `close` or at the end of a `with` block.
 
-    One writer a directory, any number of readers. All methods are thread-safe.
+    One writer a directory, any number of readers. All methods are thread-safe. It is a mapping of
+    names to topics (`store["logs"]`, `"logs" in store`, `for name in store`); a store is true
+    without topics, too.
 
     >>> import tempfile, tubestore
     >>> with tempfile.TemporaryDirectory() as root, tubestore.open(root) as store:
@@ -107,6 +109,19 @@ class MessageStoreManager:
 
     def __contains__(self, name: object) -> bool:
         return name in self._engine.topics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.topics())
+
+    def __len__(self) -> int:
+        return len(self.topics())
+
+    def __bool__(self) -> bool:
+        return True
+
+    # Two stores are equal if they are one, and not if their topics are.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
@@ -189,7 +204,7 @@ class MessageStoreManager:
     # -- messages ----------------------------------------------------------------------------
 
     @documented
-    def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
+    def append_batch(self, data: Rows, *, durability: Durability | None = None) -> BatchAck:
         """Append messages of many topics at once: a table with a column `topic`.
 
         Otherwise as `Topic.append_batch`; a durable prefix per shard, not atomic across shards.

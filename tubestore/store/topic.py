@@ -13,7 +13,7 @@ import pyarrow as pa
 from tubestore.clock import Clock, Time, checked_time_ms, time_ms
 from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
 from tubestore.groups.waiter import FIND_SECONDS, Waiter
-from tubestore.messages import Ack, BatchAck, FoundInShard, Message, Page, PageSet
+from tubestore.messages import Ack, BatchAck, Bytes, FoundInShard, Message, Page, PageSet, Rows
 from tubestore.options import PARTITIONS_PER_STORE, Durability, TopicOptions, check_durability
 from tubestore.reading import positions
 from tubestore.reading.tubemq_reads import (
@@ -116,9 +116,9 @@ class Topic:
 
     def append(
         self,
-        body: bytes,
+        body: Bytes,
         *,
-        key: str | bytes | None = None,
+        key: str | Bytes | None = None,
         partition: int | None = None,
         filter_item: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -159,7 +159,7 @@ class Topic:
         header = pack_header(number, code, now, address, self._ids.next(), flag, payload)
         return _ack((number, shard.append_record(header, payload, level), level))
 
-    def _choose(self, key: str | bytes | None, partition: int | None) -> int:
+    def _choose(self, key: str | Bytes | None, partition: int | None) -> int:
         shards = self._shards
         options = shards.options
         if partition is not None:
@@ -173,7 +173,7 @@ class Topic:
         return options.partition_id(turn)
 
     @documented
-    def append_batch(self, data: Any, *, durability: Durability | None = None) -> BatchAck:
+    def append_batch(self, data: Rows, *, durability: Durability | None = None) -> BatchAck:
         """Append a table of messages: Arrow, Polars, pandas, a dict of columns, a list of dicts.
 
         Columns: `body` (bytes or text, needed); `partition`, else chosen by `key`, else in turns;

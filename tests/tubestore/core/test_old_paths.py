@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,14 @@ def test_a_renamed_keyword_is_taken_by_its_former_name_with_a_warning() -> None:
         assert run("s", told="bar") == ("s", "bar")  # type: ignore[call-arg]
     assert run("s", watch="bar") == ("s", "bar")
     assert run("s") == ("s", "none")
+
+
+@pytest.mark.parametrize("package", ["tubestore", "rocketcompat"])
+def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
+    heavy = ["numpy", "pyarrow", "typer", "tempfile", "shutil", "importlib.abc", "difflib"]
+    program = f"import sys, {package}; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("[]\n", "")

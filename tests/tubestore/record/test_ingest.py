@@ -175,7 +175,7 @@ def test_attributes_count_for_the_size(topic: Topic) -> None:
 )
 def test_times_of_any_unit_become_ms(topic: Topic, times: Any) -> None:
     topic.append_batch({"body": [b"a", b"b"], "partition": [0, 0], **times})
-    assert [m.received_time for m in topic.read(0)] == [T0 + 1, T0 + 2]
+    assert [m.received_time_ms for m in topic.read(0)] == [T0 + 1, T0 + 2]
 
 
 def test_rows_without_a_key_go_round_and_others_where_their_key_leads(topic: Topic) -> None:

@@ -31,7 +31,7 @@ def plainly(topic: Topic) -> list[dict[str, Any]]:
                 "first": mine[0].offset if mine else end,
                 "next": end,
                 "count": len(mine),
-                "oldest": min((m.received_time for m in mine), default=None),
+                "oldest": min((m.received_time_ms for m in mine), default=None),
             }
         )
     return rows

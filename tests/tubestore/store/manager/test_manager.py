@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +237,43 @@ def test_bad_settings_are_refused_before_a_directory_is_made(
     with pytest.raises(error):
         tubestore.open(tmp_path / "s", **settings)
     assert not (tmp_path / "s").exists()
+
+
+# -- settings, and the store as a mapping ------------------------------------------------------
+
+
+def test_open_has_every_setting_with_its_default() -> None:
+    taken = inspect.signature(tubestore.open).parameters
+    settings = {field.name: field.default for field in fields(tubestore.StoreOptions)}
+    shown = {name: one.default for name, one in taken.items() if name in settings}
+    assert shown == settings
+
+
+def test_settings_of_open_are_those_of_the_store(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open(
+        "/s", segment_size_bytes="1MiB", sync_after_ms="3s", flush_workers=1, vfs=memory_vfs
+    ) as store:
+        assert store.options == tubestore.StoreOptions(
+            segment_size_bytes=1 << 20, sync_after_ms=3000, flush_workers=1
+        )
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(memory_vfs: MemoryVfs) -> None:
+    wrong: Any = {"durabilty": "fsync"}
+    with pytest.raises(TypeError, match="unknown 'durabilty'; did you mean 'durability'"):
+        tubestore.open("/s", vfs=memory_vfs, **wrong)
+    with pytest.raises(TypeError, match=r"unknown 'zzz'$"):
+        tubestore.open("/s", vfs=memory_vfs, **{"zzz": 1})  # type: ignore[arg-type]
+    assert not memory_vfs.exists("/s")
+
+
+def test_a_store_is_a_mapping_of_names_to_topics(store: MessageStoreManager) -> None:
+    assert isinstance(store, Mapping)
+    assert store  # also without topics
+    assert (list(store), len(store), store.get("a")) == ([], 0, None)
+    one, two = store.create_topic("b"), store.create_topic("a")
+    assert list(store) == ["a", "b"]
+    assert dict(store) == {"a": two, "b": one}
+    assert store.get("a") is two
+    assert {store: 1}[store] == 1  # by identity, as every handle
+    assert store != {"a": two, "b": one}
