@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -352,7 +352,7 @@ def from_tube(
     blob_text = items.get(RESERVED_KEY)
     if blob_text is None:
         return None
-    blob = base64.urlsafe_b64decode(blob_text + "=" * (-len(blob_text) % 4))
+    blob = _blob_of(blob_text)
     sys_flag = RESERVED[0].unpack_from(blob).sys_flag
     layout = RESERVED[
         bool(sys_flag & SYS_FLAG_BORN_HOST_V6) + 2 * bool(sys_flag & SYS_FLAG_STORE_HOST_V6)
@@ -366,6 +366,16 @@ def from_tube(
         if found.bits & BIT_TRAILING_SEPARATOR:
             properties += PROPERTY_SEPARATOR
     return _message_record(topic, partition_id, received_time, msg_id, found, properties, body)
+
+
+def queue_offset_in(attributes: Mapping[str, str | None]) -> int | None:
+    """Return the queue offset of the log record that a message was made from; None without one."""
+    text = attributes.get(RESERVED_KEY)
+    return None if text is None else int(RESERVED[0].unpack_from(_blob_of(text)).queue_offset)
+
+
+def _blob_of(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def _message_record(

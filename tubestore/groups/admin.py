@@ -30,7 +30,7 @@ from tubestore.groups.directory import (
     check_group_name,
     list_groups,
 )
-from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
+from tubestore.groups.exchange import GroupPositions
 from tubestore.groups.feed import ShardFeed, feeds_of
 from tubestore.groups.membership import Membership, TopicShape
 from tubestore.groups.positions import PositionRows, Positions
@@ -313,29 +313,29 @@ def _set(
     return moved
 
 
-def export(groups: Iterable[GroupDirectory], now_ms: int) -> str:
-    """Return the positions of some groups as the text of TubeMQ's `offsets.meta`."""
+def positions_of(groups: Iterable[GroupDirectory]) -> GroupPositions:
+    """Return the positions of some groups; InvalidMessage for one that is not there."""
     found = {}
     for files in groups:
         _check_there(files)
         files.read_positions()
         found[files.group] = files.log.positions.topics()
-    return offsets_meta(found, now_ms)
+    return found
 
 
 def import_positions(
-    text: str,
+    given: GroupPositions,
     directory_of: Callable[[str], GroupDirectory],
     source: ConsumedStore,
     clock: Clock,
     *,
     dry_run: bool,
 ) -> dict[str, list[Moved]]:
-    """Set the positions that an `offsets.meta` has; returns what moves, by group.
+    """Set positions durably, the nearest that there are; returns what moves, by group.
 
-    InvalidMessage, before anything is set, for topics and partitions that are not there.
+    InvalidMessage, before anything is set, for topics and partitions that are not there, and for a
+    group with a living member.
     """
-    given = parse_offsets_meta(text)
     shapes = source.shapes()
     wanted: dict[str, dict[str, dict[int, int]]] = {}
     for group, topics in given.items():
@@ -347,13 +347,15 @@ def import_positions(
                 number: _place(source.view(topic, number // PARTITIONS_PER_STORE), number, at, None)
                 for number, at in positions.items()
             }
+    groups = [(directory_of(group), topics) for group, topics in wanted.items()]
+    for files, _ in groups:
+        _check_no_member(files, files.peek())
     moved = {}
-    for group, positions_of in wanted.items():
-        files = directory_of(group)
+    for files, topics in groups:
         if not dry_run:
             files.make()
         files.read_positions()
-        moved[group] = _set(files, source, clock, positions_of, dry_run=dry_run)
+        moved[files.group] = _set(files, source, clock, topics, dry_run=dry_run)
     return moved
 
 

@@ -22,6 +22,7 @@ from tubestore.groups.admin import ExpiredGroup, GroupDescription, Moved, Place
 from tubestore.groups.assignment import Strategy
 from tubestore.groups.consumer import Consumer, PartitionsCall, checked_positions
 from tubestore.groups.directory import list_groups
+from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.settings import GroupSettings, change_settings
 from tubestore.messages import BatchAck, Rows
 from tubestore.options import Durability, StoreOptions, TopicOptions
@@ -407,11 +408,14 @@ class MessageStoreManager(Mapping[str, Topic]):
 
     @documented
     def export_groups(self, groups: Iterable[str] | None = None) -> str:
-        """Return the positions of some groups, or of all, as TubeMQ's `offsets.meta`."""
+        """Return the positions of some groups, or of all, as TubeMQ's `offsets.meta`.
+
+        `rocketcompat.transfer.groups` has the same for RocketMQ's `consumerOffset.json`.
+        """
         context = self._engine.context
         names = self.groups() if groups is None else checked_texts("groups", groups)
         files = map(self._engine.shards.directory_of, names)
-        return admin.export(files, context.clock.now_ms())
+        return offsets_meta(admin.positions_of(files), context.clock.now_ms())
 
     @documented
     def import_groups(self, text: str, *, dry_run: bool = False) -> dict[str, list[Moved]]:
@@ -423,8 +427,9 @@ class MessageStoreManager(Mapping[str, Topic]):
         """
         context, shards = self._engine.context, self._engine.shards
         context.check_open()
+        given = parse_offsets_meta(text)
         return admin.import_positions(
-            text, shards.directory_of, shards, context.clock, dry_run=dry_run
+            given, shards.directory_of, shards, context.clock, dry_run=dry_run
         )
 
     @documented
