@@ -38,6 +38,7 @@ from rocketcompat.broker.pulling import (
     PullResult,
     PullStatus,
     Subscription,
+    as_sent,
     result_of,
     whole,
 )
@@ -53,6 +54,7 @@ from rocketcompat.files.broker_config import BrokerConfig, TopicConfig
 from rocketcompat.formats import PROPERTY_UNIQ_KEY, encode_host, parse_properties
 from rocketcompat.messages import Message, MessageRecord, PutResult
 from rocketcompat.reading.pull import physical_memory_bytes
+from rocketcompat.record.batches import is_wrapped, unwrapped
 from rocketcompat.record.properties import (
     PROPERTY_DELAY,
     dead_letter_topic,
@@ -306,7 +308,7 @@ class Broker:
         After `times_max` rounds (None: the group's `retry_max_times`), or with a `delay_level`
         below 0, it goes to the dead letters. None for a group with `retry_queue_nums` 0: such a
         message is dropped, as RocketMQ drops it. The stored record is sent back, with its body as
-        it is in the log.
+        it is in the log; of an inner batch the one message.
         """
         writer = self._check_writable()
         row = self.groups.get(group)
@@ -315,6 +317,8 @@ class Broker:
         self.topics.for_group(retry_topic(group), row.retry_queue_nums)
         times = row.retry_max_times if times_max is None else times_max
         stored = self.store.look_message(record.physical_offset)
+        if is_wrapped(stored) and not is_wrapped(record):
+            stored = unwrapped(as_sent(stored))[record.queue_offset - stored.queue_offset]
         if delay_level < 0 or stored.reconsume_times >= times:
             self.topics.for_group(dead_letter_topic(group), 1)
         return writer.send_back(stored, group, delay_level=delay_level, times_max=times)

@@ -23,6 +23,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import DispatchBatch, GetMessageStatus, MessageRecord
 from rocketcompat.reading.pull import GetMessageResult, Where, tag_codes
+from rocketcompat.record.batches import unwrapped
 from rocketcompat.record.compression import unpack_body
 from tubestore.clock import Clock
 from tubestore.errors import CorruptRecord, InvalidMessage
@@ -162,14 +163,30 @@ class PullResult:
 
 
 def result_of(found: GetMessageResult, request: PullRequest, wanted: Subscription) -> PullResult:
-    """Return what the consumer gets: exact tags, and bodies as the producer had them."""
+    """Return what the consumer gets: exact tags, and messages as the producer had them.
+
+    Of an inner batch it gets the messages from the request's offset on; one that cannot be split
+    is a problem, and passed over.
+    """
+    messages: list[MessageRecord] = []
+    problems = found.problems
+    for record in found.messages:
+        try:
+            parts = unwrapped(as_sent(record))
+        except CorruptRecord as error:
+            place = f"{record.topic}/{record.queue_id}: the inner batch at {record.queue_offset}"
+            problems = [*problems, CorruptRecord(place, error.position, error.reason)]
+            continue
+        if len(parts) > 1:
+            parts = [part for part in parts if part.queue_offset >= request.offset]
+        messages += filter(wanted.wants, parts)
     return PullResult(
         pull_status(found.status, request.offset),
         found.next_begin_offset,
         found.min_offset,
         found.max_offset,
-        [as_sent(record) for record in found.messages if wanted.wants(record)],
-        found.problems,
+        messages,
+        problems,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from rocketcompat.formats import (
     BATCH_ITEM,
+    BODY_CRC_MASK,
     PROPERTIES_LENGTH_SIZE,
     PROPERTIES_SIZE_MAX,
     PROPERTY_SEPARATOR,
@@ -27,7 +29,7 @@ from rocketcompat.formats import (
     encode_properties,
     parse_properties,
 )
-from rocketcompat.messages import BatchItem, Message, MessageBatch
+from rocketcompat.messages import BatchItem, Message, MessageBatch, MessageRecord
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.prepare import (
@@ -41,11 +43,12 @@ from rocketcompat.record.properties import (
     PROPERTY_INNER_BASE,
     PROPERTY_INNER_COUNT,
 )
-from tubestore.core.kernels import Int64s
+from tubestore.core.kernels import Int64s, crc32
 from tubestore.core.layout import Buffer
 from tubestore.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 
 _PROPERTIES_LENGTH = struct.Struct(">h")
+_WRAPPED = SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
 
 
 def encode_items(items: Sequence[BatchItem], config: MessageStoreConfig) -> bytes:
@@ -85,6 +88,29 @@ def decode_items(body: Buffer) -> list[BatchItem]:
                                properties=text, flag=head.flag))  # fmt: skip
         position = end
     return items
+
+
+def is_wrapped(record: MessageRecord) -> bool:
+    """Return True for an inner batch that clients unwrap."""
+    return record.sys_flag & _WRAPPED == _WRAPPED
+
+
+def unwrapped(record: MessageRecord) -> list[MessageRecord]:
+    """Return the messages of an inner batch as a client gets them; of another record, itself.
+
+    Each has its own queue offset; the place in the log is the record's. The body is unpacked
+    before. CorruptRecord with the position in it.
+    """
+    if not is_wrapped(record):
+        return [record]
+    return [
+        replace(
+            record, queue_offset=record.queue_offset + number, flag=item.flag,
+            sys_flag=record.sys_flag & ~_WRAPPED, properties_text=str(item.properties),
+            body=item.body, body_crc=crc32(item.body) & BODY_CRC_MASK,
+        )
+        for number, item in enumerate(decode_items(record.body))
+    ]  # fmt: skip
 
 
 def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import rocketcompat
-from rocketcompat import Message
+from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.broker.broker import Broker
 from rocketcompat.broker.pulling import (
     HeldPull,
@@ -20,7 +20,11 @@ from rocketcompat.broker.pulling import (
     pull_status,
 )
 from rocketcompat.files.broker_config import SubscriptionGroupConfig, TopicConfig
-from rocketcompat.formats import SYS_FLAG_COMPRESSED
+from rocketcompat.formats import (
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_NEED_UNWRAP,
+)
 from rocketcompat.messages import GetMessageStatus
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from tests.rocketcompat.broker.conftest import broker_over, opened
@@ -130,6 +134,69 @@ def test_a_compressed_body_comes_out_as_the_producer_had_it(
     put(store, b"no zlib", sys_flag=SYS_FLAG_COMPRESSED)
     dispatch(store)
     assert [m.body for m in broker.pull(request()).messages] == [b"hello", b"no zlib"]
+
+
+@pytest.fixture
+def batches(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> Iterator[tuple[Broker, DefaultMessageStore]]:
+    """A broker with a topic of inner batches."""
+    with (
+        opened(memory_vfs, clock, batch_topics=frozenset({"orders"})) as store,
+        broker_over(store, memory_vfs, clock) as broker,
+    ):
+        broker.topics.create("orders", 1)
+        yield broker, store
+
+
+def test_an_inner_batch_comes_as_the_messages_that_it_holds(
+    batches: tuple[Broker, DefaultMessageStore],
+) -> None:
+    broker, store = batches
+    items = [
+        BatchItem(b"%d" % n, tags="odd" if n % 2 else "even", flag=n, keys=["k"]) for n in range(4)
+    ]
+    store.put_inner_batch(MessageBatch("orders", items[:3]))
+    store.put_inner_batch(MessageBatch("orders", items[3:]))
+    dispatch(store)
+    found = broker.pull(request())
+    assert [(m.body, m.queue_offset, m.flag) for m in found.messages] == [
+        (b"%d" % n, n, n) for n in range(4)
+    ]
+    assert found.messages[1].properties == {"TAGS": "odd", "KEYS": "k"}
+    assert not found.messages[1].sys_flag & (SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP)
+    assert found.next_begin_offset == 4
+    # From the middle of a batch the ones before are consumed.
+    assert [message.body for message in broker.pull(request(1)).messages] == [b"1", b"2", b"3"]
+
+
+def test_an_inner_batch_that_cannot_be_split_is_a_problem_and_is_passed_over(
+    batches: tuple[Broker, DefaultMessageStore],
+) -> None:
+    broker, store = batches
+    flags = SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
+    put(store, b"no batch", sys_flag=flags, properties={"INNER_NUM": "2"})
+    store.put_inner_batch(MessageBatch("orders", [BatchItem(b"next")]))
+    dispatch(store)
+    found = broker.pull(request())
+    assert [message.body for message in found.messages] == [b"next"]
+    (problem,) = found.problems
+    assert "orders/0: the inner batch at 0" in str(problem)
+
+
+def test_one_message_of_an_inner_batch_is_sent_back_alone(
+    batches: tuple[Broker, DefaultMessageStore], clock: ManualClock
+) -> None:
+    broker, store = batches
+    items = [BatchItem(b"%d" % n, flag=n) for n in range(3)]
+    store.put_inner_batch(MessageBatch("orders", items))
+    dispatch(store)
+    broker.send_back("g", broker.pull(request()).messages[1])
+    clock.advance(10_000)
+    for _ in range(2):
+        broker.step()
+    (again,) = store.get_message("%RETRY%g", 0, 0).messages
+    assert (again.body, again.flag, again.reconsume_times) == (b"1", 1, 1)
 
 
 def test_a_heartbeat_s_subscription_is_used_without_one_in_the_request(

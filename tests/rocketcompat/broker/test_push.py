@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rocketcompat
-from rocketcompat import Message
+from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.broker.broker import Broker
 from rocketcompat.broker.push import (
     ConsumeContext,
@@ -20,6 +20,7 @@ from rocketcompat.broker.push import (
 from rocketcompat.files.broker_config import SubscriptionGroupConfig
 from rocketcompat.messages import MessageRecord
 from rocketcompat.store.default_message_store import DefaultMessageStore
+from tests.rocketcompat.broker.conftest import broker_over, opened
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, InvalidName
 from tubestore.testing import MemoryVfs
@@ -100,6 +101,25 @@ def test_messages_come_as_they_are_sent_and_are_committed(world: World) -> None:
     world.send(b"c")
     assert heard.bodies == [b"a", b"b", b"c"]
     assert world.committed() == 3
+
+
+def test_the_messages_of_an_inner_batch_are_consumed_and_committed_one_by_one(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    with (
+        opened(memory_vfs, clock, batch_topics=frozenset({"orders"})) as store,
+        broker_over(store, memory_vfs, clock) as broker,
+    ):
+        world = World(broker, clock)
+        store.put_inner_batch(MessageBatch("orders", [BatchItem(b"%d" % n) for n in range(4)]))
+        broker.commit_offset("g", "orders", 0, 1)
+        heard = Heard()
+        world.consumer(heard)
+        world.step()
+        assert heard.bodies == [b"1", b"2", b"3"]
+        assert heard.batches == [1, 1, 1]
+        assert world.committed() == 4
+        world.close()
 
 
 def test_a_later_consumer_goes_on_where_the_group_was(world: World) -> None:
