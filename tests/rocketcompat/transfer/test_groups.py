@@ -25,6 +25,8 @@ from tubestore.errors import InvalidMessage
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import MemoryVfs
 
+SHARDS = MessageStoreConfig(layouts=frozenset({"consume_queue", "tube"}))
+
 
 def offsets(topic: str, group: str, row: str) -> str:
     return f'{{"offsetTable":{{"{topic}@{group}":{{{row}}}}}}}'
@@ -78,9 +80,8 @@ def test_beside_a_log_they_are_the_queue_offsets_of_the_log(tmp_path: Path) -> N
     directory = StoreDirectory(filled_log(tmp_path / "old"))
     (table,) = export_tables(directory, Selection())
     table = table.filter(pc.greater_equal(table["queue_offset"], 3))
-    config = MessageStoreConfig()
-    import_tables([table], str(tmp_path / "s"), config, keep=True, vfs=OsVfs(), clock=SystemClock())
-    with rocketcompat.open(tmp_path / "s", "w") as log:
+    import_tables([table], str(tmp_path / "s"), SHARDS, keep=True, vfs=OsVfs(), clock=SystemClock())
+    with rocketcompat.open(tmp_path / "s", "w", SHARDS) as log:
         assert (log.min_offset_in_queue("t", 0), log.max_offset_in_queue("t", 0)) == (3, 8)
     with tubestore.open(tmp_path / "s" / "tube", "w") as store:
         assert import_groups(store, offsets("t", "g", "0:5"), dry_run=True)["g"]
@@ -92,8 +93,7 @@ def test_beside_a_log_they_are_the_queue_offsets_of_the_log(tmp_path: Path) -> N
 
 
 def test_an_offset_inside_an_inner_batch_is_that_of_its_record(tmp_path: Path) -> None:
-    config = MessageStoreConfig(batch_topics=frozenset({"t"}))
-    with rocketcompat.open(tmp_path, "w", config) as log:
+    with rocketcompat.open(tmp_path, "w", SHARDS.changed(batch_topics=frozenset({"t"}))) as log:
         for names in ("abc", "de"):
             items = [BatchItem(name.encode()) for name in names]
             log.put_inner_batch(MessageBatch("t", items))
