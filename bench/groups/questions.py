@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench.groups import sides
+from bench.groups import broker, sides
 from bench.groups.sides import over_messages
+from bench.workloads import rocket
 from bench.workloads.cases import Contestant
 from bench.workloads.workload import Bar, Sizes, Within, Workload
 
@@ -71,6 +72,29 @@ GROUPS: tuple[Workload, ...] = (
         (Contestant("tubestore", "ours", sides.idling),),
         within=Within(0.1, 1024, 1024),
         partitions=10_000,
+        whole=True,
+    ),
+    Workload(
+        "broker-pull",
+        "pull 10 queues of a broker, one after the other, 32 messages a pull",
+        Sizes(200_000, 20_000),
+        (
+            Contestant("rocketcompat", "ours", broker.pulling),
+            *rocket.both(
+                lambda v: rocket.real_reads(
+                    v, "read", rocket.TOPIC, lambda case: case.partitions, settings={}
+                )
+            ),
+        ),
+    ),
+    Workload(
+        "broker-delay",
+        "until a put is in a pull that a broker has held: p50 and p99",
+        Sizes(20_000, 3000),
+        (
+            Contestant("rocketcompat", "ours", broker.delays),
+            *rocket.both(broker.real_delays),
+        ),
         whole=True,
     ),
 )

@@ -403,7 +403,10 @@ class RocketDriver(_Driver):
     def read_bench(
         self, command: str, root: Path, *operands: object, settings: Settings | None = None
     ) -> Row:
-        """Read a store in place ("scan", "read TOPIC QUEUES", "query TOPIC KEYS N"); one row."""
+        """Read a store in place; one row.
+
+        "scan", "read TOPIC QUEUES", "query TOPIC KEYS N", or "delay N RATE" in a new store.
+        """
         rows = self._run(
             f"{command}-bench", root, *operands, settings=settings, timeout=BENCH_SECONDS, jvm=()
         )

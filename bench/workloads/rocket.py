@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle, islice
@@ -175,7 +175,11 @@ def _with_percentiles(measure: Measure, took: list[float]) -> Measure:
 
 
 def real_reads(
-    version: str, command: str, *operands: Any, keyed: bool = False
+    version: str,
+    command: str,
+    *operands: Any,
+    keyed: bool = False,
+    settings: Mapping[str, Any] = PULL_ALL,
 ) -> Callable[[Case], Any]:
     """RocketMQ's `command`; an operand may be a function of the case."""
 
@@ -187,7 +191,7 @@ def real_reads(
 
         def run(messages: int) -> Measure:
             values = [one(case) if callable(one) else one for one in operands]
-            row = driver.read_bench(command, root, *values, settings=PULL_ALL)
+            row = driver.read_bench(command, root, *values, settings=settings)
             return Measure(
                 row["messages"], row["messages"], row["seconds"], row["cpuSeconds"],
                 p50_us=row.get("p50", 0.0), p99_us=row.get("p99", 0.0),

@@ -29,6 +29,7 @@ import org.apache.rocketmq.store.StoreCheckpoint;
  * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH [--threads=N]
  * open-bench ROOT                    load and start, as a broker does; ends as if killed
  * scan-bench ROOT, read-bench ROOT TOPIC QUEUES, query-bench ROOT TOPIC KEYS N
+ * delay-bench ROOT N RATE            from a put until getMessage, woken by the arrival listener, has it
  * </pre>
  */
 public final class RocketDriver {
@@ -57,6 +58,7 @@ public final class RocketDriver {
                 case "open-bench" -> RocketReads.open(call, root);
                 case "scan-bench" -> withStore(call, root, true, store -> RocketReads.scan(call, store));
                 case "read-bench" -> withStore(call, root, true, store -> RocketReads.queues(call, store));
+                case "delay-bench" -> RocketReads.delays(call, root);
                 case "query-bench" -> withStore(call, root, true, store -> RocketReads.keys(call, store));
                 default -> throw new IllegalArgumentException("no command " + call.command);
             }

@@ -3,9 +3,13 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.LongSupplier;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.MessageArrivingListener;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
@@ -59,6 +63,64 @@ final class RocketReads {
         row.put("p50", nanos[asked / 2] / 1e3);
         row.put("p99", nanos[(int) (asked * 0.99)] / 1e3);
         call.row(row);
+    }
+
+    /** Puts N messages at RATE a second, and pulls each as soon as the arrival listener reports it; warm. */
+    static void delays(Call call, Path root) throws Throwable {
+        delaysOf(call, root.resolve("warm-up"), Math.max(2000, call.number(1) / 4));
+        Map<String, Object> row = delaysOf(call, root.resolve("store"), call.number(1));
+        call.row(row);
+    }
+
+    private static Map<String, Object> delaysOf(Call call, Path root, int messages) throws Throwable {
+        String topic = "topic00000";
+        long pause = 1_000_000_000L / call.number(2);
+        Semaphore arrived = new Semaphore(0);
+        MessageArrivingListener listener = (name, queue, offset, tags, time, bits, properties) -> arrived.release();
+        try (RocketStore store = new RocketStore(root, call.settings, false, listener)) {
+            if (!store.store.load()) {
+                throw new IllegalStateException("the store does not load");
+            }
+            store.startAndDispatch();
+            long[] nanos = new long[messages];
+            long start = System.nanoTime();
+            double cpu = Call.cpuSeconds();
+            Thread writer = new Thread(() -> {
+                for (int i = 0; i < messages; i++) {
+                    LockSupport.parkNanos(pause);
+                    byte[] body = ByteBuffer.allocate(8).putLong(System.nanoTime()).array();
+                    try {
+                        store.put(RocketDriver.newMessage(topic, 0, body, ""));
+                    } catch (Throwable failed) {
+                        throw new IllegalStateException(failed);
+                    }
+                }
+            });
+            writer.setDaemon(true);
+            writer.start();
+            int count = 0;
+            while (count < messages) {
+                GetMessageResult result = store.store.getMessage("bench", topic, 0, count, 32, null);
+                int found = 0;
+                for (ByteBuffer buffer : result.getMessageBufferList()) {
+                    byte[] body = MessageDecoder.decode(buffer, true, false).getBody();
+                    nanos[count + found++] = System.nanoTime() - ByteBuffer.wrap(body).getLong();
+                }
+                result.release();
+                count += found;
+                if (found == 0) {
+                    arrived.tryAcquire(5, TimeUnit.SECONDS);
+                    arrived.drainPermits();
+                }
+            }
+            writer.join();
+            double seconds = Call.seconds(start);
+            Arrays.sort(nanos);
+            return Json.object(
+                    "kind", "bench", "bench", "rocketmq-delay", "messages", (long) messages, "seconds", seconds,
+                    "cpuSeconds", Call.cpuSeconds() - cpu, "p50", nanos[messages / 2] / 1e3,
+                    "p99", nanos[(int) (messages * 0.99)] / 1e3);
+        }
     }
 
     private static Map<String, Object> twice(Call call, String name, LongSupplier work) {

@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageArrivingListener;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
@@ -62,11 +63,16 @@ final class RocketStore implements AutoCloseable {
     private final Path root;
 
     RocketStore(Path root, Map<String, String> settings) throws Exception {
-        this(root, settings, false);
+        this(root, settings, false, null);
     }
 
-    /** Opens a store that replicates, on the loopback, or one that keeps to itself. */
     RocketStore(Path root, Map<String, String> settings, boolean replicates) throws Exception {
+        this(root, settings, replicates, null);
+    }
+
+    /** Opens a store that replicates, on the loopback, or one that keeps to itself; a listener may be null. */
+    RocketStore(Path root, Map<String, String> settings, boolean replicates, MessageArrivingListener listener)
+            throws Exception {
         this.root = root;
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(root.toString());
@@ -78,14 +84,15 @@ final class RocketStore implements AutoCloseable {
             }
         }
         Files.createDirectories(root);
-        store = construct(config, settings.getOrDefault(BATCH_TOPICS, ""));
+        store = construct(config, settings.getOrDefault(BATCH_TOPICS, ""), listener);
         if (replicates) {
             RocketHa.listenOnLoopback(store, config.getHaListenPort());
         }
         keepToItself(replicates);
     }
 
-    private static DefaultMessageStore construct(MessageStoreConfig config, String batchTopics)
+    private static DefaultMessageStore construct(
+            MessageStoreConfig config, String batchTopics, MessageArrivingListener listener)
             throws ReflectiveOperationException {
         BrokerConfig broker = new BrokerConfig();
         if (config.getBrokerRole() == BrokerRole.SLAVE) {
@@ -93,9 +100,9 @@ final class RocketStore implements AutoCloseable {
         }
         BrokerStatsManager statistics = new BrokerStatsManager("interop", false);
         Constructor<?> constructor = DefaultMessageStore.class.getConstructors()[0];
-        Object[] arguments = {config, statistics, null, broker};
+        Object[] arguments = {config, statistics, listener, broker};
         if (constructor.getParameterCount() == 5) { // 5.x: and the topics' settings
-            arguments = new Object[] {config, statistics, null, broker, ofBatches(batchTopics)};
+            arguments = new Object[] {config, statistics, listener, broker, ofBatches(batchTopics)};
         }
         return (DefaultMessageStore) constructor.newInstance(arguments);
     }
