@@ -410,7 +410,7 @@ class MessageStoreManager(Mapping[str, Topic]):
     def export_groups(self, groups: Iterable[str] | None = None) -> str:
         """Return the positions of some groups, or of all, as TubeMQ's `offsets.meta`.
 
-        `rocketcompat.transfer.groups` has the same for RocketMQ's `consumerOffset.json`.
+        `rocketcompat.shards.groups` has the same for RocketMQ's `consumerOffset.json`.
         """
         context = self._engine.context
         names = self.groups() if groups is None else checked_texts("groups", groups)

@@ -16,9 +16,9 @@ from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.selection import Selection
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.transfer import groups as module
+from rocketcompat.shards import groups as module
+from rocketcompat.shards.groups import export_groups, import_groups
 from rocketcompat.transfer.exchange import export_tables, import_tables
-from rocketcompat.transfer.groups import export_groups, import_groups
 from tubestore.clock import SystemClock
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import InvalidMessage
