@@ -7,12 +7,17 @@ again. `CRASH_SEED` repeats a run.
 
 from __future__ import annotations
 
+import time
 from random import Random
 
 import numpy as np
 import pytest
 
-from tests.proof.explorer.explore import seed_from_environment, share_of_states
+from tests.proof.explorer.explore import (
+    seconds_from_environment,
+    seed_from_environment,
+    share_of_states,
+)
 from tubestore.clock import ManualClock
 from tubestore.groups import positions_log
 from tubestore.groups.directory import GroupDirectory
@@ -23,6 +28,7 @@ from tubestore.testing import CrashState, Distinct, Journal, LyingVfs, MemoryVfs
 pytestmark = pytest.mark.crash
 
 ROOT, PARTITIONS = "/s", 4
+LEAST = 300  #: states that a run looks at, however slow the machine is
 #: A partition, the position that was committed, and the level.
 Mark = tuple[int, int, str]
 
@@ -88,15 +94,16 @@ def look(state: CrashState) -> None:
 
 def explore(seed: int, states: int, lying: bool = False) -> int:
     random, seen = Random(seed), Distinct()
+    end = time.monotonic() + seconds_from_environment()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(positions_log, "GROWN_BYTES", 350)
-        while len(seen) < states:
+        while len(seen) < LEAST or (len(seen) < states and time.monotonic() < end):
             vfs = MemoryVfs(ManualClock())
             journal = recorded_run(random, vfs, LyingVfs(vfs, ".log") if lying else None)
             for state in crash_states(journal, seed=random.randrange(1 << 30), variants=10):
                 if seen.is_new(state, id(journal)):
                     look(state)
-                if len(seen) >= states:
+                if len(seen) >= states or time.monotonic() > end:
                     break
     return len(seen)
 
@@ -105,7 +112,7 @@ def explore(seed: int, states: int, lying: bool = False) -> int:
 def test_committed_positions_survive_what_their_level_promises() -> None:
     seed = seed_from_environment()
     print(f"CRASH_SEED={seed}")
-    assert explore(seed, max(300, share_of_states(0.05))) >= 300
+    assert explore(seed, max(LEAST, share_of_states(0.05))) >= LEAST
 
 
 def test_a_sync_that_is_not_made_is_found() -> None:
