@@ -121,7 +121,7 @@ docs: $(CORE) $(DOCS) ## Build the site of all pages and docstrings, in build/si
 .PHONY: dist
 dist: $(CORE) $(RELEASE) ## Build the sdist and the wheel, and check both, in dist
 	rm -rf dist
-	.venv/bin/python -m build --quiet $(ARGS)
+	.venv/bin/python -m build --no-isolation $(ARGS)
 	.venv/bin/python -m twine check --strict dist/*
 
 .PHONY: .venv
