@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from pathlib import Path
 from typing import get_args
@@ -16,7 +17,7 @@ from bench.real.drivers import (
     RocketClientDriver,
     of_kind,
 )
-from rocketcompat import Message
+from rocketcompat import BatchItem, Message, MessageBatch
 from rocketcompat.broker.allocation import (
     MessageQueue,
     allocated,
@@ -33,6 +34,7 @@ from rocketcompat.broker.process_queue import ProcessQueue
 from rocketcompat.broker.rebalance import FromWhere, pull_from_where
 from rocketcompat.broker.sql92 import evaluated, parse
 from rocketcompat.files.broker_config import SubscriptionGroupConfig
+from rocketcompat.record.batches import unwrapped
 from tests.compat.interop.rocket_messages import config
 from tests.rocketcompat.broker.test_process_queue import message
 from tubestore.clock import ManualClock
@@ -114,6 +116,34 @@ def test_a_key_has_the_queue_that_the_real_selector_chooses(client: RocketClient
     cases = [(key, queues) for key in keys for queues in (1, 3, 4, 1024)]
     found = [row["queue"] for row in client.ask("hash", cases)]
     assert found == [queue_by_hash(*case) for case in cases]
+
+
+def test_an_inner_batch_is_split_as_the_real_client_splits_it(tmp_path: Path) -> None:
+    try:
+        client = RocketClientDriver("5.3.3")
+    except DriverUnavailable as reason:
+        pytest.skip(str(reason))
+    batches = [
+        [BatchItem(b"alone")],
+        [BatchItem(b"%d" % n, tags="t", keys=["k1", "k2"], flag=n) for n in range(5)],
+        [BatchItem(b"x", properties={"a": "b", "c": ""}), BatchItem("é".encode() * 9)],
+    ]
+    records = []
+    topics = config(batch_topics=frozenset({"t"}))
+    with rocketcompat.open(tmp_path, "w", topics) as store:
+        for items in batches:
+            put = store.put_inner_batch(MessageBatch("t", items))
+            records.append(store.look_message(put.physical_offset))
+    cases = [(r.queue_offset, base64.b64encode(r.body).decode()) for r in records]
+    for record, row in zip(records, client.ask("unwrap", cases), strict=True):
+        ours = [
+            [m.queue_offset, m.flag, base64.b64encode(m.body).decode(), m.properties]
+            for m in unwrapped(record)
+        ]
+        for *_, properties in row["messages"]:
+            # Of the client's objects, and in no record.
+            assert properties.pop("WAIT") == "true"
+        assert row["messages"] == ours
 
 
 OPERATIONS = (

@@ -1,9 +1,11 @@
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.Collections;
 import java.util.List;
 import java.util.Set;
+import java.util.TreeMap;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
@@ -21,6 +23,7 @@ import org.apache.rocketmq.client.impl.consumer.RebalancePushImpl;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -34,6 +37,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * hash FILE            KEY QUEUES                          the queue of a producer's key
  * from-where FILE      POLICY TOPIC STORED MAX FOUND       computePullFromWhere
  * process-queue FILE   OPERATION ARGUMENT                  one queue, line by line
+ * unwrap FILE          QUEUE_OFFSET BODY                   an inner batch, its body in base64; 5.x only
  * </pre>
  */
 public final class ClientDriver {
@@ -52,6 +56,11 @@ public final class ClientDriver {
                     }
                 }
                 case "process-queue" -> processQueue(call, lines);
+                case "unwrap" -> {
+                    for (String line : lines) {
+                        unwrap(call, line.split("\t", -1));
+                    }
+                }
                 default -> throw new IllegalArgumentException("no command " + call.command);
             }
         });
@@ -123,6 +132,23 @@ public final class ClientDriver {
             queues.add(new MessageQueue("topic", "broker", id));
         }
         call.row("kind", "hash", "queue", new SelectMessageQueueByHash().select(queues, null, fields[0]).getQueueId());
+    }
+
+    /** The messages of an inner batch, as a consumer of 5.x gets them. */
+    private static void unwrap(Call call, String[] fields) throws Exception {
+        MessageExt batch = new MessageExt();
+        batch.setTopic("topic");
+        batch.setQueueOffset(Long.parseLong(fields[0]));
+        batch.setBody(Base64.getDecoder().decode(fields[1]));
+        List<MessageExt> found = new ArrayList<>();
+        MessageDecoder.class.getMethod("decodeMessage", MessageExt.class, List.class).invoke(null, batch, found);
+        List<Object> messages = new ArrayList<>();
+        for (MessageExt message : found) {
+            messages.add(List.of(
+                    message.getQueueOffset(), message.getFlag(),
+                    Base64.getEncoder().encodeToString(message.getBody()), new TreeMap<>(message.getProperties())));
+        }
+        call.row("kind", "unwrapped", "messages", messages);
     }
 
     /** The stored offset is -1 where there is none, and -2 where the broker could not be asked. */
