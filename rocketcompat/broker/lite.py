@@ -40,7 +40,7 @@ from rocketcompat.broker.rebalance import (
     FromWhere,
     Rebalance,
 )
-from rocketcompat.broker.tables import checked_group, checked_topic
+from rocketcompat.broker.tables import checked_group
 from rocketcompat.broker.timers import Timers
 from rocketcompat.messages import MessageRecord
 from tubestore.clock import Time, checked_time_ms
@@ -99,9 +99,7 @@ class LitePullConsumer:
         with self._open():
             if self._assigned:
                 raise InvalidMessage("the consumer has assigned queues: it cannot subscribe, too")
-            if not isinstance(expression, Subscription):
-                expression = Subscription(topic, expression)
-            self._rebalance.subscriptions[checked_topic(topic)] = expression
+            self._rebalance.subscribe(topic, expression)
             if not self._is_member:
                 self._is_member = True
                 self.timers.every(HEARTBEAT_SECONDS, "heartbeat", self._heartbeat)

@@ -56,7 +56,7 @@ from rocketcompat.broker.rebalance import (
     FromWhere,
     Rebalance,
 )
-from rocketcompat.broker.tables import checked_group, checked_topic
+from rocketcompat.broker.tables import checked_group
 from rocketcompat.broker.timers import Timers, TimerThread
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.properties import PROPERTY_RETRY_TOPIC, retry_topic
@@ -185,8 +185,7 @@ class PushConsumer:
         )  # fmt: skip
         self._is_clustering = model == "CLUSTERING"
         for topic, wanted in subscriptions.items():
-            given = wanted if isinstance(wanted, Subscription) else Subscription(topic, wanted)
-            self._rebalance.subscriptions[checked_topic(topic)] = given
+            self._rebalance.subscribe(topic, wanted)
         if self._is_clustering:
             retry = retry_topic(group)
             self._rebalance.subscriptions[retry] = Subscription(retry)

@@ -21,6 +21,7 @@ from rocketcompat.broker.broker import Broker
 from rocketcompat.broker.members import MessageModel
 from rocketcompat.broker.process_queue import ProcessQueue
 from rocketcompat.broker.pulling import Subscription
+from rocketcompat.broker.tables import checked_topic
 from rocketcompat.record.properties import RETRY_PREFIX
 from tubestore.errors import UnknownTopic
 
@@ -85,6 +86,11 @@ class Rebalance:
         if self.model == "CLUSTERING":
             return self.group
         return f"{self.group}%BROADCAST%{self.client_id.replace('@', '%')}"
+
+    def subscribe(self, topic: str, wanted: str | Subscription) -> None:
+        """Want a topic: messages of an expression's tags ("*" for all), or of a subscription."""
+        given = wanted if isinstance(wanted, Subscription) else Subscription(topic, wanted)
+        self.subscriptions[checked_topic(topic)] = given
 
     def rebalance(self) -> bool:
         """Compute the share anew, and drop and add queues; returns True if any changed."""
