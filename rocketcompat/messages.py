@@ -6,15 +6,20 @@ Statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`).
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rocketcompat.formats import (
+    COMPRESSION_LZ4,
+    COMPRESSION_ZSTD,
     LOST_MARK,
     STATE_LOST,
     STATE_OK,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION_MASK,
     SYS_FLAG_TRANSACTION_MASK,
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
@@ -23,6 +28,7 @@ from rocketcompat.formats import (
     message_id,
     parse_properties,
 )
+from tubestore.errors import InvalidMessage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,10 +37,42 @@ if TYPE_CHECKING:
     Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 
+#: A body that would take more is left as it is: a few bytes can unpack to gigabytes.
+UNPACKED_SIZE_MAX = 64 << 20
+_CHUNK_BYTES = 1 << 20
+_ARROW_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+#: Properties that belong to a record's place.
+_OF_PLACE = ("INNER_MULTI_QUEUE_OFFSET", "REAL_TOPIC", "REAL_QID")
 #: The producer's address of messages that name none.
 BORN_HOST = "127.0.0.1:0"
 #: A `delay_level`: the message is stored as it is, even with a DELAY among its properties.
 NOT_DELAYED = -1
+
+
+def unpack_body(body: bytes, sys_flag: int, size_max: int = UNPACKED_SIZE_MAX) -> bytes | None:
+    """Return a body as the producer had it; None if it is flagged as compressed and is not.
+
+    >>> unpack_body(zlib.compress(b"hello"), SYS_FLAG_COMPRESSED), unpack_body(b"hello", 0)
+    (b'hello', b'hello')
+    """
+    if not sys_flag & SYS_FLAG_COMPRESSED:
+        return body
+    import pyarrow as pa
+
+    codec = _ARROW_CODECS.get(sys_flag & SYS_FLAG_COMPRESSION_MASK)
+    try:
+        if codec is None:
+            unpacker = zlib.decompressobj()
+            found = unpacker.decompress(body, size_max)
+            return found if unpacker.eof else None
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            chunks, size = [], 0
+            while size <= size_max and (chunk := stream.read(_CHUNK_BYTES)):
+                chunks.append(chunk)
+                size += len(chunk)
+            return b"".join(chunks) if size <= size_max else None
+    except (zlib.error, OSError, pa.ArrowException):
+        return None
 
 
 @dataclass(slots=True)
@@ -146,6 +184,42 @@ class MessageRecord:
     def properties(self) -> dict[str, str]:
         """The pairs of the property string."""
         return parse_properties(self.properties_text)
+
+    def payload(self, size_max: int = UNPACKED_SIZE_MAX) -> bytes:
+        """Return the body as the producer had it: unpacked, if it was compressed.
+
+        InvalidMessage if it cannot be unpacked, or has more than `size_max` bytes then.
+        """
+        found = unpack_body(self.body, self.sys_flag, size_max)
+        if found is None:
+            raise InvalidMessage(
+                f"the body at physical offset {self.physical_offset} cannot be unpacked, or has"
+                f" more than {size_max} bytes (size_max) then; `body` has its {len(self.body)}"
+            )
+        return found
+
+    def message(self, topic: str | None = None, queue_id: int | None = None) -> Message:
+        """Return the message to put again, in its topic and queue or in others.
+
+        With its properties, flags, times and the producer's host; compressed bodies stay so.
+        InvalidMessage for stand-ins of lost messages, and for records of several messages.
+        """
+        pairs = self.properties
+        if self.state != STATE_OK or "INNER_NUM" in pairs:
+            kind = "a batch of messages" if self.state == STATE_OK else "a lost message"
+            raise InvalidMessage(f"physical offset {self.physical_offset} is {kind}: not put again")
+        return Message(
+            self.topic if topic is None else topic,
+            self.body,
+            properties={name: value for name, value in pairs.items() if name not in _OF_PLACE},
+            queue_id=self.queue_id if queue_id is None else queue_id,
+            flag=self.flag,
+            sys_flag=self.sys_flag & ~SYS_FLAG_TRANSACTION_MASK,
+            born_timestamp=self.born_timestamp,
+            born_host=self.born_host,
+            reconsume_times=self.reconsume_times,
+            delay_level=NOT_DELAYED,
+        )
 
     @property
     def born_host(self) -> str:

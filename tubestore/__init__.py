@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tubestore.core.vfs import Vfs
     from tubestore.groups.admin import GroupDescription
     from tubestore.groups.consumer import Consumer
-    from tubestore.messages import Ack, BatchAck, Message, Page, PageSet, Polled, Removed
+    from tubestore.messages import Ack, BatchAck, Copied, Message, Page, PageSet, Polled, Removed
     from tubestore.options import Durability, OnDamage, StoreOptions, TopicOptions
     from tubestore.reading.tubemq_reads import GetMessageResult
     from tubestore.store.leases import Lease
@@ -141,6 +141,7 @@ __getattr__ = lazily(
         "Ack": "messages",
         "BatchAck": "messages",
         "Consumer": "groups.consumer",
+        "Copied": "messages",
         "GroupDescription": "groups.admin",
         "GetMessageResult": "reading.tubemq_reads",
         "Message": "messages",
@@ -165,6 +166,7 @@ __all__ = [
     "BatchAck",
     "BatchError",
     "Consumer",
+    "Copied",
     "CorruptRecord",
     "DataLoss",
     "DiskFull",

@@ -98,7 +98,7 @@ class ArrowStream(Protocol):
 
 
 #: What batches of messages are given as: Arrow, a dict of columns, or a list of dicts.
-Rows = ArrowStream | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Rows = ArrowStream | Mapping[str, Any] | Sequence["Mapping[str, Any] | Message"]
 
 
 class Ack(NamedTuple):
@@ -107,6 +107,13 @@ class Ack(NamedTuple):
     partition: int
     offset: int
     durability: Durability
+
+
+class Copied(NamedTuple):
+    """How many messages `copy_from` appended, and how many it left out because of damage."""
+
+    messages: int
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)

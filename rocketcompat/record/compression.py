@@ -6,50 +6,18 @@ functions; thread-safe.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rocketcompat.formats import (
-    COMPRESSION_LZ4,
-    COMPRESSION_ZSTD,
-    SYS_FLAG_COMPRESSED,
-    SYS_FLAG_COMPRESSION_MASK,
-)
+from rocketcompat.formats import SYS_FLAG_COMPRESSED
+from rocketcompat.messages import UNPACKED_SIZE_MAX as UNPACKED_SIZE_MAX
+from rocketcompat.messages import unpack_body as unpack_body
 
-#: A body that would take more is left as it is: a few bytes can unpack to gigabytes.
-UNPACKED_SIZE_MAX = 64 << 20
 #: Unpacked bodies of about so many bytes are in memory together, or one that is larger.
 UNPACKED_RUN_BYTES = 32 << 20
-_CHUNK_BYTES = 1 << 20
-_ARROW_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
-
-
-def unpack_body(body: bytes, sys_flag: int, size_max: int = UNPACKED_SIZE_MAX) -> bytes | None:
-    """Return a body as the producer had it; None if it is flagged as compressed and is not.
-
-    >>> unpack_body(zlib.compress(b"hello"), SYS_FLAG_COMPRESSED), unpack_body(b"hello", 0)
-    (b'hello', b'hello')
-    """
-    if not sys_flag & SYS_FLAG_COMPRESSED:
-        return body
-    codec = _ARROW_CODECS.get(sys_flag & SYS_FLAG_COMPRESSION_MASK)
-    try:
-        if codec is None:
-            unpacker = zlib.decompressobj()
-            found = unpacker.decompress(body, size_max)
-            return found if unpacker.eof else None
-        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            chunks, size = [], 0
-            while size <= size_max and (chunk := stream.read(_CHUNK_BYTES)):
-                chunks.append(chunk)
-                size += len(chunk)
-            return b"".join(chunks) if size <= size_max else None
-    except (zlib.error, OSError, pa.ArrowException):
-        return None
 
 
 def unpack_bodies(

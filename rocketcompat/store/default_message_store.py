@@ -99,8 +99,10 @@ class DefaultMessageStore(StoreReader):
 
     # -- putting
 
-    def put_message(self, message: Message, *, durability: Durability | None = None) -> PutResult:
-        """Append a message and return its place.
+    def put_message(
+        self, message: Message | MessageRecord, *, durability: Durability | None = None
+    ) -> PutResult:
+        """Append a message and return its place; of a record that was read, `record.message()`.
 
         `durability`: "page_cache", "fsync", or None for the level of `flush_disk_type`. With
         `transient_store_pool_enable` None acknowledges from memory, as RocketMQ does, and a kill
@@ -115,6 +117,8 @@ class DefaultMessageStore(StoreReader):
             self._check_open()
         if durability is not None:
             check_durability(durability)
+        if isinstance(message, MessageRecord):
+            message = message.message()
         return self._puts.put(message, durability)
 
     @documented

@@ -33,8 +33,8 @@ FOUND = "entries messages physical_offsets problems rows"
 PULLED = FOUND + " max_offset min_offset next_begin_offset queue_offsets status"
 QUERIED = FOUND + " index_last_update_physical_offset index_last_update_timestamp"
 RECORD = """
-    body body_crc born_host born_host_bytes born_timestamp flag msg_id physical_offset
-    prepared_transaction_offset properties properties_text queue_id queue_offset
+    body body_crc born_host born_host_bytes born_timestamp flag message msg_id payload
+    physical_offset prepared_transaction_offset properties properties_text queue_id queue_offset
     reconsume_times size state store_host store_host_bytes store_timestamp sys_flag topic version
 """
 PUT = "count index msg_id physical_offset queue_offset size status store_host_bytes store_timestamp"

@@ -24,9 +24,9 @@ STORE = """
     options problems publish refresh reset_group retain root stats sync topic topics uuid values
 """
 TOPIC = """
-    append append_batch count explain_retention first_offset flush follow get_messages last_offset
-    message_at messages name next_offset offset_at options partition_ids partitions read read_many
-    retain root scan skip sync
+    append append_batch copy_from count explain_retention first_offset flush follow get_messages
+    last_offset message_at messages name next_offset offset_at options partition_ids partitions
+    read read_many retain root scan skip sync
 """
 PAGE = "end_offset next_offset table to_arrow to_pandas to_polars truncated"
 MESSAGE = """

@@ -157,6 +157,46 @@ def append(
 
 
 @app.command()
+def copy(
+    root: RootArgument,
+    source: TopicArgument,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic to append to.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="ROOT", help="The store of TARGET, if another.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--start", metavar="TIME", help="Received at or after.")
+    ] = None,
+    end: EndOption = None,
+    filter_item: FilterItems = None,
+    new_times: Annotated[
+        bool, typer.Option("--new-times", help="As received now; else the times are kept.")
+    ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", min=1, max=10_000, help="Create a missing TARGET with N partitions."
+        ),
+    ] = None,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Append the messages of a topic to another one.
+
+    All, or a replay of some time. Each partition keeps its order. Damaged messages are left out:
+    exit code 1. Messages that were copied before are appended again.
+    """
+    from tubestore.cli import write
+
+    chosen = {"start": start, "end": end, "filter_items": filter_item or None}
+    complete = write.copy(
+        root, source, target, to, chosen, keep_times=not new_times, partitions=partitions,
+        format=format,
+    )  # fmt: skip
+    if not complete:
+        raise Leave(1)
+
+
+@app.command()
 @printing_command("limit format int64 out summary")
 def read(
     how: How,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 import tubestore
@@ -20,6 +19,7 @@ from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing
 from tubestore.cli.tables import blaming, check_files, tables_of
 from tubestore.errors import InvalidMessage, JobTaken, UnknownTopic
+from tubestore.record.ingest import without
 from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.job_files import StagedFile, check_job_id
@@ -113,12 +113,8 @@ def _as_given(table: pa.Table) -> pa.Table:
     place = table.column_names.index("attributes") if "attributes" in table.column_names else -1
     if place >= 0 and pa.types.is_map(table.schema.types[place]):
         maps = table.column(place).combine_chunks()
-        kept = ~np.isin(maps.keys.to_numpy(zero_copy_only=False), [ATTRIBUTE_TIME, ATTRIBUTE_TYPE])
-        ends = np.cumsum([0, *kept])[maps.offsets.to_numpy(zero_copy_only=False)]
-        mine = maps.keys.filter(pa.array(kept)), maps.items.filter(pa.array(kept))
-        table = table.set_column(
-            place, "attributes", pa.MapArray.from_arrays(ends.astype(np.int32), *mine)
-        )
+        own = without(maps, [ATTRIBUTE_TIME, ATTRIBUTE_TYPE])
+        table = table.set_column(place, "attributes", own)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from tubestore.cli.intake import (
     table_of,
     total_bytes,
 )
-from tubestore.cli.kit.arguments import InputFormat
+from tubestore.cli.kit.arguments import InputFormat, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object
 from tubestore.cli.kit.text import Column
@@ -33,6 +34,7 @@ _DONE = (
     Column("empty_lines", "int64"),
     Column("durability"),
 )
+_COPIED = (Column("topic"), Column("messages", "int64"), Column("left_out", "int64"))
 
 
 def append(
@@ -63,6 +65,33 @@ def append(
                 _explain(error, block, done["messages"])
             advance(len(block.data))
     emit_object({**done, "durability": durability}, _DONE, Output(format))
+
+
+def copy(
+    root: str,
+    source: str,
+    target: str,
+    to: str | None,
+    chosen: Mapping[str, Any],
+    *,
+    keep_times: bool,
+    partitions: int | None,
+    format: Format,
+) -> bool:
+    """Append a topic's messages to another one; returns whether none was left out."""
+    if format not in (Format.TEXT, Format.JSONL):
+        raise UsageMistake("copy reports as text or jsonl")
+    chosen = {**chosen, **{name: parse_bound(chosen[name]) for name in ("start", "end")}}
+    with contextlib.ExitStack() as opened:
+        if to is None or os.path.realpath(to) == os.path.realpath(root):
+            store = opened.enter_context(open_existing(root, source))
+            seen = store.topic(source)
+        else:
+            seen = opened.enter_context(tubestore.open(root, mode="r")).topic(source)
+            store = opened.enter_context(_open(to, target, partitions))
+        done = _topic(store, target, partitions).copy_from(seen, keep_times=keep_times, **chosen)
+    emit_object({"topic": target, **done._asdict()}, _COPIED, Output(format))
+    return not done.left_out
 
 
 def _open(root: str, topic: str, partitions: int | None) -> tubestore.MessageStoreManager:

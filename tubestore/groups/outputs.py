@@ -37,6 +37,7 @@ from tubestore.options import PARTITIONS_PER_STORE, Durability
 from tubestore.reading.sources import Rows
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import columns_for
+from tubestore.record.ingest import own_attributes
 from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.record.names import store_key
 
@@ -88,8 +89,8 @@ def put_aside_row(message: Message, topic: str, reason: str, group: str | None) 
         origin["origin-group"] = group
     attributes = {
         _fitting(name): _fitting(value)
-        for name, value in message.attributes.items()
-        if name.strip() and value.strip() and name not in (ATTRIBUTE_TYPE, ATTRIBUTE_TIME)
+        for name, value in own_attributes(message.attributes).items()
+        if name.strip() and value.strip()
     }
     if "origin-topic" not in attributes:
         attributes |= origin

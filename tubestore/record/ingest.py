@@ -28,9 +28,16 @@ import xxhash
 
 from tubestore.core.kernels import widened
 from tubestore.errors import InvalidMessage, MessageTooLarge
+from tubestore.messages import STATE_OK, Message
 from tubestore.options import PARTITIONS_PER_STORE, TopicOptions
 from tubestore.record.attributes import encode_prefix
-from tubestore.record.layouts import FLAG_HAS_ATTRIBUTES, NO_KEY_CODE, key_code_of
+from tubestore.record.layouts import (
+    ATTRIBUTE_TIME,
+    ATTRIBUTE_TYPE,
+    FLAG_HAS_ATTRIBUTES,
+    NO_KEY_CODE,
+    key_code_of,
+)
 from tubestore.record.records import RecordColumns, binary_sizes
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +55,8 @@ _KNOWN = {
     "received_time_ms",
     "report_address",
 }
+#: Columns with the place of a message that was read; an append gives it another one.
+_OF_OLD_PLACE = frozenset({"store_id", "offset", "key_code", "flag", "state"})
 _KNOWN_WITH_IDS = _KNOWN | {"msg_id"}
 
 
@@ -63,6 +72,8 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
             table = data if isinstance(data, pa.Table) else pa.table(data)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise InvalidMessage(f"not a table of messages: {error}") from error
+    if "state" in table.column_names:
+        table = _as_given(table, with_topic=with_topic, with_ids=with_ids)
     names = table.column_names
     if table.num_rows == 0 and not names:
         return table
@@ -87,13 +98,69 @@ def as_table(data: Any, *, with_topic: bool, with_ids: bool = False) -> pa.Table
     return table.combine_chunks()
 
 
-def _table_of_rows(rows: Sequence[Any]) -> pa.Table:
-    """Make a table of dicts; Arrow itself takes the columns of the first one only."""
+def _table_of_rows(given: Sequence[Any]) -> pa.Table:
+    """Make a table of dicts and messages; Arrow takes the columns of the first dict only."""
+    rows = [_row_of(row) if isinstance(row, Message) else row for row in given]
     for row in rows:
         if not isinstance(row, Mapping):
-            raise TypeError(f"a row is a dict, not {type(row).__name__}")
+            raise TypeError(f"a row is a dict or a Message, not {type(row).__name__}")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _row_of(message: Message) -> dict[str, Any]:
+    """Return the columns of an append of a message that was read."""
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "body": message.body,
+        "filter_item": message.filter_item,
+        "attributes": own_attributes(message.attributes) or None,
+        "received_time_ms": message.received_time_ms,
+        "state": message.state,
+    }
+
+
+def own_attributes(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a message without those of the system."""
+    names = (ATTRIBUTE_TIME, ATTRIBUTE_TYPE)
+    return {name: value for name, value in attributes.items() if name not in names}
+
+
+def _as_given(table: pa.Table, *, with_topic: bool, with_ids: bool) -> pa.Table:
+    """Return the columns of an append of a table that was read; InvalidMessage for damaged rows.
+
+    Such a table has the column `state`, columns of the message's old place, and attributes of the
+    system, which are made anew.
+    """
+    states = table.column("state")
+    if states.null_count or not pc.all(pc.equal(states, STATE_OK)).as_py():
+        row = next(n for n, state in enumerate(states.to_pylist()) if state != STATE_OK)
+        raise InvalidMessage(f"row {row}: it is {states[row]}; leave such rows out")
+    dropped = _OF_OLD_PLACE | ({"topic"} if not with_topic else set())
+    dropped |= set() if with_ids else {"msg_id"}
+    table = table.drop_columns([name for name in table.column_names if name in dropped])
+    place = table.schema.get_field_index("attributes")
+    if place >= 0 and pa.types.is_map(table.schema.types[place]):
+        maps = table.column(place).combine_chunks()
+        own = without(maps, [ATTRIBUTE_TIME, ATTRIBUTE_TYPE])
+        table = table.set_column(place, "attributes", own)
+    return table
+
+
+def without(maps: pa.MapArray, names: Sequence[str]) -> pa.MapArray:
+    """Return maps without some keys."""
+    keys, values = maps.keys, maps.items
+    unwanted = pc.is_in(keys, pa.array(names, keys.type))
+    if not pc.any(unwanted).as_py():
+        return maps
+    keep = pc.invert(unwanted)
+    kept = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False))))
+    # The keys are those of the whole array, also of a slice, and so are the offsets.
+    bounds = kept[np.asarray(maps.offsets.to_numpy())]
+    nulls = np.append(pc.is_null(maps).to_numpy(zero_copy_only=False), False)
+    marked = pa.array(bounds, pa.int32(), mask=nulls)
+    return pa.MapArray.from_arrays(marked, keys.filter(keep), values.filter(keep))
 
 
 def split_topics(table: pa.Table) -> tuple[list[str], Array]:

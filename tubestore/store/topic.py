@@ -9,11 +9,23 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tubestore.clock import Clock, Time, checked_time_ms, time_ms
 from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
 from tubestore.groups.waiter import FIND_SECONDS, Waiter
-from tubestore.messages import Ack, BatchAck, Bytes, FoundInShard, Message, Page, PageSet, Rows
+from tubestore.messages import (
+    STATE_OK,
+    Ack,
+    BatchAck,
+    Bytes,
+    Copied,
+    FoundInShard,
+    Message,
+    Page,
+    PageSet,
+    Rows,
+)
 from tubestore.options import PARTITIONS_PER_STORE, Durability, TopicOptions, check_durability
 from tubestore.reading import positions
 from tubestore.reading.tubemq_reads import (
@@ -116,7 +128,7 @@ class Topic:
 
     def append(
         self,
-        body: Bytes,
+        body: Bytes | Message,
         *,
         key: str | Bytes | None = None,
         partition: int | None = None,
@@ -128,6 +140,9 @@ class Topic:
     ) -> Ack:
         """Append one message; when it returns, the message has reached `durability`.
 
+        A `Message` that was read is appended again, with its attributes, time and partition, as far
+        as no others are given.
+
         The partition is given, or chosen by the key's hash, or round robin. `received_time`: an
         aware datetime, ISO text, an age like "2h", or ms since the epoch; `sender`: an IPv4
         address. Raises InvalidMessage,
@@ -136,6 +151,10 @@ class Topic:
         partition. The error's `taken` records whether the message is in the store.
         """
         if type(body) is not bytes or not body:
+            if isinstance(body, Message):
+                given = (partition, filter_item, attributes, received_time)
+                found = _to_append_again(body, *given, by_key=key is not None)
+                return self.append(**found, key=key, sender=sender, durability=durability)
             body = _checked_body(body)
         level = self._level if durability is None else check_durability(durability)
         clock = self._clock
@@ -176,6 +195,9 @@ class Topic:
     def append_batch(self, data: Rows, *, durability: Durability | None = None) -> BatchAck:
         """Append a table of messages: Arrow, Polars, pandas, a dict of columns, a list of dicts.
 
+        A `Page`, its table, and a list of `Message`s are appended again, with their attributes and
+        times, in the partitions that they name.
+
         Columns: `body` (bytes or text, needed); `partition`, else chosen by `key`, else in turns;
         `filter_item`, `attributes` (a map of texts), `received_time` (a timestamp) or
         `received_time_ms`, `report_address` (the sender's IPv4 as an integer).
@@ -186,6 +208,47 @@ class Topic:
         table = ingest.as_table(data, with_topic=False)
         codes = np.zeros(table.num_rows, np.int64)
         return append_table(self._opener, table, [self._shards], codes, durability)
+
+    @documented
+    def copy_from(
+        self,
+        source: Topic,
+        *,
+        start: Time | None = None,
+        end: Time | None = None,
+        filter_items: Iterable[str] | None = None,
+        keep_times: bool = True,
+        durability: Durability | None = None,
+    ) -> Copied:
+        """Append the messages of another topic, of this store or another one, or of this topic.
+
+        What is there at the call, with attributes, filter items and times (`keep_times=False`: as
+        received now). `start`, `end` and `filter_items` choose as in `read`. The n-th partition
+        goes to the n-th one here, or its remainder if there are fewer: the order of each partition
+        stays. Damaged messages are left out and counted. Not atomic, and a repeated call appends
+        the messages again: `StagedWriter` and `publish` do it at most once.
+        """
+        copied = left_out = 0
+        names = ["partition", "received_time_ms", "filter_item", "attributes", "body", "state"]
+        batches = source.scan(
+            columns=names, start=start, end=end, filter_items=filter_items, verify=True
+        )
+        with batches:
+            for batch in batches:
+                sound = batch.filter(pc.equal(batch.column("state"), STATE_OK))
+                left_out += batch.num_rows - sound.num_rows
+                table = pa.Table.from_batches([sound])
+                if not keep_times:
+                    table = table.drop_columns(["received_time_ms"])
+                store, place = np.divmod(sound.column("partition").to_numpy(), PARTITIONS_PER_STORE)
+                numbers = store * source.options.partitions + place
+                store, place = np.divmod(
+                    numbers % self.options.partition_count, self.options.partitions
+                )
+                ids = pa.array((store * PARTITIONS_PER_STORE + place).astype(np.int32))
+                table = table.set_column(0, "partition", ids)
+                copied += len(self.append_batch(table, durability=durability))
+        return Copied(copied, left_out)
 
     @documented
     def flush(self) -> None:
@@ -539,6 +602,29 @@ class Topic:
 def shards_of(topic: Topic) -> TopicShards:
     """Return the shards of a topic, for the package itself: users reach them by partition."""
     return topic._shards
+
+
+def _to_append_again(
+    message: Message,
+    partition: int | None,
+    filter_item: str | None,
+    attributes: Mapping[str, str] | None,
+    received_time: Time | None,
+    *,
+    by_key: bool,
+) -> dict[str, Any]:
+    """Return the arguments of an append of a message that was read; given ones come first."""
+    if message.body is None or message.state != STATE_OK:
+        text = f"the message at offset {message.offset} of {message.topic!r} is {message.state}"
+        raise InvalidMessage(f"{text}: it cannot be appended again")
+    own = ingest.own_attributes(message.attributes)
+    return {
+        "body": message.body,
+        "partition": message.partition if partition is None and not by_key else partition,
+        "filter_item": message.filter_item if filter_item is None else filter_item,
+        "attributes": own if attributes is None else attributes,
+        "received_time": message.received_time_ms if received_time is None else received_time,
+    }
 
 
 def _checked_body(body: Any) -> bytes:

@@ -42,3 +42,19 @@ def test_append_takes_files_a_key_a_filter_item_and_a_durability(
     assert [base64.b64decode(r["body"]) for r in rows] == [b"\xff\xfe", b"b\r"] * 2
     assert len({r["partition"] for r in rows}) == 1
     assert {r["filter_item"] for r in rows} == {"f"}
+
+
+def test_a_topic_is_copied_within_a_store_and_to_another_one(cli: Cli, tmp_path: Path) -> None:
+    root, other = tmp_path / "s", tmp_path / "other"
+    cli("append", root, "a", "--partitions", 2, "--filter-item", "red", stdin=b"one\ntwo\n")
+    assert "--partitions N creates it" in cli("copy", root, "a", "b").err
+    done = cli("copy", root, "a", "b", "--partitions", 2, "-f", "jsonl")
+    assert (done.code, done.rows) == (0, [{"topic": "b", "messages": 2, "left_out": 0}])
+    cli("copy", root, "b", "c", "--to", other, "--partitions", 1, "--new-times")
+    rows = cli("read", other, "c", "-f", "jsonl").rows
+    assert [(row["filter_item"], base64.b64decode(row["body"])) for row in rows] == [
+        ("red", b"one"), ("red", b"two"),
+    ]  # fmt: skip
+    assert cli("copy", root, "a", "b", "--end", "2001-01-01T00:00:00Z").code == 0
+    assert len(cli("read", root, "b", "-f", "jsonl").rows) == 2
+    assert "no topic 'x'" in cli("copy", root, "x", "b").err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -347,3 +348,117 @@ def test_times_may_be_ages_of_the_store_s_clock_and_sizes_texts(
     assert store.change_topic("aged", max_bytes="1MiB").options.max_bytes == 1 << 20
     with pytest.raises(ValueError, match="start: 'lately' is not a valid time"):
         topic.read(0, start="lately")
+
+
+# -- what was read is appended again ---------------------------------------------------------
+
+
+def filled_with_three(store: MessageStoreManager, name: str, partitions: int = 4) -> Topic:
+    topic = store.create_topic(name, partitions=partitions, stores=2)
+    for number, partition in enumerate((1, 10_002, 1)):
+        topic.append(
+            b"body %d" % number,
+            partition=partition,
+            filter_item="red" if number else None,
+            attributes={"n": str(number)} if number < 2 else None,
+            received_time=T0 - 1000 * number,
+        )
+    return topic
+
+
+def without_place(topic: Topic) -> list[tuple[Any, ...]]:
+    return [
+        (m.partition, m.body, m.filter_item, dict(m.attributes), m.received_time_ms, m.key_code)
+        for partition in topic.partition_ids
+        for m in topic.read(partition)
+    ]
+
+
+WAYS: dict[str, Any] = {
+    "messages": lambda source, target: [
+        target.append(m) for p in source.partition_ids for m in source.messages(p)
+    ],
+    "a list of messages": lambda source, target: target.append_batch(
+        [m for p in source.partition_ids for m in source.messages(p)]
+    ),
+    "pages": lambda source, target: [
+        target.append_batch(page) for p in source.partition_ids if len(page := source.read(p))
+    ],
+    "a table": lambda source, target: target.append_batch(source.scan().read_all()),
+    "a copy": lambda source, target: target.copy_from(source),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_read_is_appended_again_as_it_was(store: MessageStoreManager, way: str) -> None:
+    source = filled_with_three(store, "source")
+    target = store.create_topic("target", partitions=4, stores=2)
+    WAYS[way](source, target)
+    assert without_place(target) == without_place(source)
+    assert len(without_place(target)) == 3
+
+
+def test_a_batch_of_many_topics_takes_messages_of_many_topics(store: MessageStoreManager) -> None:
+    topics = [filled_with_three(store, name) for name in ("a", "b")]
+    messages = [m for one in topics for p in one.partition_ids for m in one.read(p)]
+    assert len(store.append_batch(messages)) == 6
+    assert [len(one.read(1)) for one in topics] == [4, 4]
+
+
+def test_arguments_come_before_those_of_a_message_that_is_appended_again(
+    store: MessageStoreManager,
+) -> None:
+    source = filled_with_three(store, "source")
+    message = source.read(10_002)[0]
+    target = store.create_topic("target", partitions=2)
+    target.append(message, partition=1, filter_item="blue", attributes={}, received_time=T0)
+    found = target.read(1)[0]
+    assert (found.filter_item, found.received_time_ms) == ("blue", T0)
+    assert found.attributes.keys() == {"$msgType$", "$msgTime$"}
+    target.append(message, key="k")
+    with pytest.raises(InvalidMessage, match="partition 10002"):
+        target.append(message)
+
+
+def test_a_damaged_row_is_not_appended_again(store: MessageStoreManager) -> None:
+    topic = filled_with_three(store, "t")
+    table = topic.read(1).table
+    place = table.schema.get_field_index("state")
+    damaged = table.set_column(place, "state", pa.array(["ok", "missing"]))
+    with pytest.raises(InvalidMessage, match="row 1: it is missing"):
+        topic.append_batch(damaged)
+    with pytest.raises(InvalidMessage, match=r"offset 0 of 't' is missing: it cannot be appended"):
+        topic.append(replace(topic.read(1)[0], state="missing", body=None))
+    assert len(topic.read(1)) == 2
+
+
+def test_a_copy_keeps_the_order_of_partitions_where_there_are_fewer(
+    store: MessageStoreManager,
+) -> None:
+    source = filled_with_three(store, "source")
+    target = store.create_topic("target", partitions=3)
+    assert target.copy_from(source, filter_items=["red"]) == (2, 0)
+    # Partition 1 is the second one, 10,002 the seventh.
+    assert [m.body for m in target.read(1)] == [b"body 2"]
+    assert [m.body for m in target.read(0)] == [b"body 1"]
+
+
+def test_a_copy_of_a_topic_into_itself_ends_and_may_have_new_times(
+    store: MessageStoreManager, clock: ManualClock
+) -> None:
+    topic = filled_with_three(store, "t")
+    assert topic.copy_from(topic, end=T0, keep_times=False) == (2, 0)
+    assert [m.received_time_ms for m in topic.read(1)] == [T0, T0 - 2000, clock.now_ms()]
+
+
+def test_a_copy_leaves_damaged_messages_out_and_counts_them(
+    store: MessageStoreManager, memory_vfs: MemoryVfs
+) -> None:
+    source = filled_with_three(store, "source")
+    target = store.create_topic("target", partitions=4, stores=2)
+    source.flush()
+    path = f"{source.root}/source-0/{0:020d}.tube"
+    file = memory_vfs.open(path)
+    file.pwrite(b"X", file.size() - 1)
+    file.close()
+    assert target.copy_from(source) == (2, 1)

@@ -20,7 +20,7 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubestore.errors import InvalidMessage
+from tubestore.record.ingest import without as without
 from tubestore.record.layouts import ATTRIBUTE_TIME, ATTRIBUTE_TYPE
 from tubestore.spark.kit.shapes import HEADERS
 
@@ -171,18 +172,3 @@ def split_system(maps: pa.MapArray) -> tuple[pa.MapArray, pa.StringArray]:
     """Take TubeMQ's own two items out: (the others, the filter items)."""
     items = pc.map_lookup(maps, pa.scalar(ATTRIBUTE_TYPE), "first")
     return without(maps, [ATTRIBUTE_TYPE, ATTRIBUTE_TIME]), items
-
-
-def without(maps: pa.MapArray, names: Sequence[str]) -> pa.MapArray:
-    """Return maps without some keys."""
-    keys, values = maps.keys, maps.items
-    unwanted = pc.is_in(keys, pa.array(names, keys.type))
-    if not pc.any(unwanted).as_py():
-        return maps
-    keep = pc.invert(unwanted)
-    kept = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False))))
-    # The keys are those of the whole array, also of a slice, and so are the offsets.
-    bounds = kept[np.asarray(maps.offsets.to_numpy())]
-    nulls = np.append(pc.is_null(maps).to_numpy(zero_copy_only=False), False)
-    marked = pa.array(bounds, pa.int32(), mask=nulls)
-    return pa.MapArray.from_arrays(marked, keys.filter(keep), values.filter(keep))
