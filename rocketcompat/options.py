@@ -306,6 +306,12 @@ class MessageStoreConfig:
         return [name.strip() for name in text.split(self.multi_path_splitter) if name.strip()]
 
     @property
+    def record_size_setting(self) -> str:
+        """The option that bounds `record_size_max`."""
+        is_whole_file = self.record_size_max == self.mapped_file_size_commit_log - BLANK.size
+        return "mapped_file_size_commit_log" if is_whole_file else "max_message_size"
+
+    @property
     def uses_transient_pool(self) -> bool:
         """True if the pool is used: with asynchronous flushes only, as in RocketMQ."""
         return self.transient_store_pool_enable and self.flush_disk_type == "ASYNC_FLUSH"

@@ -85,6 +85,7 @@ def open(
     flush_workers: int = 2,
     append_timeout_ms: Age = 5000,
     payload_size_max: Size = 1_058_816,
+    key_attribute: str | None = None,
     retention_interval_ms: Age = 180_000,
     trash_grace_ms: Age = 120_000,
     staging_grace_ms: Age = 86_400_000,
@@ -100,6 +101,7 @@ def open(
 
     - `durability`: what an append survives when it returns: "memory", "page_cache" (a kill),
       "fsync" (a power cut, too); a call may choose another one.
+    - `key_attribute`: the name of an attribute that keeps the keys; the format keeps none.
     - `on_damage`: "isolate" shows damaged messages as rows with a state, "raise" raises
       CorruptRecord.
     - the other settings: see `tubestore.StoreOptions`. Sizes are numbers or texts ("1GB"), times

@@ -250,15 +250,18 @@ class NotAStore(TubeStoreError):
 
 
 class MessageTooLarge(TubeStoreError, ValueError):
-    """A message, or a part of it, above its limit; both in bytes."""
+    """A message, or a part of it, above its limit; both in bytes. `setting`: where that is set."""
 
-    def __init__(self, size: int, limit: int, what: str = "message") -> None:
-        super().__init__(size, limit, what)
-        self.size, self.limit, self.what = size, limit, what
+    def __init__(
+        self, size: int, limit: int, what: str = "message", setting: str | None = None
+    ) -> None:
+        super().__init__(size, limit, what, setting)
+        self.size, self.limit, self.what, self.setting = size, limit, what, setting
 
     def describe(self) -> str:
         """Return the sentence."""
-        return f"{self.what} of {self.size} bytes is above the limit of {self.limit}"
+        text = f"{self.what} of {self.size} bytes is above the limit of {self.limit}"
+        return f"{text}; {self.setting} sets it" if self.setting else text
 
 
 class InvalidMessage(TubeStoreError, ValueError):
@@ -332,7 +335,11 @@ class OffsetOutOfRange(TubeStoreError):
 
     def describe(self) -> str:
         """Return the sentence."""
-        return f"offset {self.offset} is outside [{self.first}, {self.end}]"
+        offset, first, end = self.args
+        done = (
+            f"removed; go on at {first}" if offset < first else f"not there yet; the end is {end}"
+        )
+        return f"offset {offset} is outside [{first}, {end}]: {done}"
 
 
 class MemberFenced(TubeStoreError):

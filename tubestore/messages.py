@@ -102,7 +102,11 @@ Rows = ArrowStream | Mapping[str, Any] | Sequence["Mapping[str, Any] | Message"]
 
 
 class Ack(NamedTuple):
-    """The place of a message, and what it survives."""
+    """The place of a message, and what it survives.
+
+    `offset` is a position in an index that the partitions of a shard share: it grows by 28 a
+    message, and the offsets of a partition have gaps.
+    """
 
     partition: int
     offset: int
@@ -257,7 +261,8 @@ def _shown(value: Any) -> str:
 class Page(_IndexedRows):
     """The answer to one read: rows as Arrow, and where to go on.
 
-    `next_offset`: give it to the next read of the same partition. `end_offset`: the offset
+    `next_offset`: give it to the next read of the same partition; offsets have gaps, so do not
+    count. `end_offset`: the offset
     after the last message at the time of the call. `truncated`: whether a limit ended the
     page before the end. Reads as an Arrow stream as often as one likes; `page[0]` and `page[-3:]`
     are messages.

@@ -89,6 +89,8 @@ class StoreOptions:
     #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000
     payload_size_max: int = DEFAULT_PAYLOAD_SIZE_MAX
+    #: An attribute of this name gets the key of each append; the format itself keeps no keys.
+    key_attribute: str | None = None
     #: How often the background looks for what retention lets go, as TubeMQ does …
     retention_interval_ms: int = 180_000
     #: … and how long what was removed waits in the trash, as between TubeMQ's mark and deletion.
@@ -100,6 +102,11 @@ class StoreOptions:
         check_durability(self.durability)
         if self.on_damage not in ("raise", "isolate"):
             raise ValueError(f"on_damage {self.on_damage!r}: 'raise' or 'isolate'")
+        name = self.key_attribute
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"key_attribute = {name!r}: a text is needed")
+        if name is not None and (not name.strip() or set(name) & set(",=$")):
+            raise ValueError(f"key_attribute = {name!r}: the name of an attribute, without , = $")
         zero_is_off = {
             "sync_after_bytes",
             "append_timeout_ms",

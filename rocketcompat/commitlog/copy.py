@@ -55,7 +55,7 @@ class LogWriter:
         largest = int(sizes.max(initial=0))
         room = self._queue.file_size - BLANK.size
         if largest > room:
-            raise MessageTooLarge(largest, room, "record")
+            raise MessageTooLarge(largest, room, "record", "mapped_file_size_commit_log")
         raw = slices(data, starts, sizes)
         buffer = bytes_of(raw.buffers()[2]).copy() if len(sizes) else bytes_of(b"")
         bounds = offsets_of(sizes)

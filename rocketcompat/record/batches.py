@@ -134,7 +134,7 @@ def columns_of_batch(batch: MessageBatch, config: MessageStoreConfig) -> dict[st
     size = sum(map(len, bodies)) + sum(len(t.encode()) for t in texts)
     size += count * (BATCH_ITEM.size + PROPERTIES_LENGTH_SIZE)
     if size > config.max_message_size:
-        raise MessageTooLarge(size, config.max_message_size, "batch body")
+        raise MessageTooLarge(size, config.max_message_size, "batch body", "max_message_size")
     columns: dict[str, Any] = {
         "topic": [batch.topic] * count,
         "body": pa.array(bodies, pa.large_binary()),

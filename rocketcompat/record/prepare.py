@@ -222,9 +222,9 @@ def add_offsets(
 def check_sizes(body: int, size: int, config: MessageStoreConfig) -> None:
     """Refuse what RocketMQ refuses (since 4.9.4), and what no file can hold."""
     if body > config.max_message_size:
-        raise MessageTooLarge(body, config.max_message_size, "message body")
+        raise MessageTooLarge(body, config.max_message_size, "message body", "max_message_size")
     if size > config.record_size_max:
-        raise MessageTooLarge(size, config.record_size_max, "record")
+        raise MessageTooLarge(size, config.record_size_max, "record", config.record_size_setting)
 
 
 @lru_cache(maxsize=65_536)

@@ -109,7 +109,8 @@ class StagedLogWriter(TaskStaging):
         sizes = records.column("total_size").astype(np.int64)
         room = self._config.mapped_file_size_commit_log - BLANK.size
         if int(sizes.max()) > room:
-            raise MessageTooLarge(int(sizes.max()), room, "record")
+            setting = "mapped_file_size_commit_log"
+            raise MessageTooLarge(int(sizes.max()), room, "record", setting)
         if (records.column("sys_flag") & SYS_FLAG_INNER_BATCH).any() and (
             self._config.compat == "5.3.3" or self._config.batch_topics
         ):

@@ -215,7 +215,7 @@ class PutPath:
             raise fault_of(batch, error) from error
         size, room = int(encoded.bounds[-1]), self._config.mapped_file_size_commit_log - BLANK.size
         if size > room:
-            raise MessageTooLarge(size, room, "batch")
+            raise MessageTooLarge(size, room, "batch", "mapped_file_size_commit_log")
         physical, queue_offsets, timestamp = self._log.put_columns(encoded, together=True)
         self._dispatcher.help_with_columns()
         end = int(physical[-1] + encoded.sizes[-1])

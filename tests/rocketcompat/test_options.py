@@ -145,3 +145,9 @@ def test_sizes_are_numbers_or_texts_with_a_unit() -> None:
     assert (camel.max_message_size, camel.max_index_num) == (64_000, 400)
     with pytest.raises(InvalidMessage, match="maxMessageSize: '4 GO' is not a valid size"):
         MessageStoreConfig.from_camel({"maxMessageSize": "4 GO"})
+
+
+def test_the_option_that_bounds_a_record_is_known() -> None:
+    small = MessageStoreConfig(mapped_file_size_commit_log=4096)
+    assert small.record_size_setting == "mapped_file_size_commit_log"
+    assert MessageStoreConfig().record_size_setting == "max_message_size"

@@ -165,3 +165,8 @@ def test_the_packages_log_nothing_where_no_logging_is_configured() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_an_offset_that_is_not_there_names_where_to_go_on() -> None:
+    assert str(errors.OffsetOutOfRange(5, 28, 56)).endswith("[28, 56]: removed; go on at 28")
+    assert str(errors.OffsetOutOfRange(84, 28, 56)).endswith(": not there yet; the end is 56")

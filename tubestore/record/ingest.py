@@ -207,7 +207,10 @@ def build_columns(
     total = sizes if prefixes is None else sizes + binary_sizes(prefixes)
     if count and np.maximum.reduce(total) > payload_size_max:
         raise MessageTooLarge(
-            int(total.max()), payload_size_max, f"row {int(np.argmax(total))}: payload"
+            int(total.max()),
+            payload_size_max,
+            f"row {int(np.argmax(total))}: payload (body and attributes)",
+            "payload_size_max",
         )
     addresses, ids = given.get("report_address"), given.get("msg_id")
     return RecordColumns(
@@ -261,6 +264,33 @@ def route_among(
     numbers = round_robin(codes) if keys is None else _hash_keys(keys, round_robin, codes)
     numbers = (numbers % (per_store * stores).astype(np.uint64)).astype(np.int64)
     return np.asarray(numbers // per_store * PARTITIONS_PER_STORE + numbers % per_store)
+
+
+def with_keys(table: pa.Table, name: str | None) -> pa.Table:
+    """Return a batch with each key as an attribute of this name, too; None: as it is."""
+    keys = None if name is None else column(table, "key")
+    if keys is None:
+        return table
+    given = column(table, "attributes")
+    maps = [None] * table.num_rows if given is None else _listed(given, "attributes")
+    pairs = [
+        {**{k: v for k, v in dict(have or ()).items() if v is not None}, **key_attribute(key, name)}
+        for have, key in zip(maps, _listed(keys, "key"), strict=True)
+    ]
+    texts = pa.array([list(each.items()) for each in pairs], pa.map_(pa.string(), pa.string()))
+    if given is not None:
+        table = table.drop_columns(["attributes"])
+    return table.append_column("attributes", texts)
+
+
+def key_attribute(key: Any, name: str | None) -> dict[str, str]:
+    """Return the attribute that keeps a key; none without a key or a name."""
+    if key is None or name is None:
+        return {}
+    try:
+        return {name: key if isinstance(key, str) else bytes(key).decode()}
+    except (UnicodeDecodeError, TypeError) as error:
+        raise InvalidMessage(f"key {key!r}: no text for the attribute {name!r}: {error}") from error
 
 
 def _given_partitions(table: pa.Table) -> pa.Array | None:

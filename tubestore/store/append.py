@@ -197,6 +197,7 @@ class PreparedAppend:
     """Messages of many topics, checked, with partitions and ids: to be recorded and appended."""
 
     def __init__(self, opener: ShardOpener, book: AddressBook, table: pa.Table) -> None:
+        table = ingest.with_keys(table, opener.context.options.key_attribute)
         self._opener, self._table = opener, table
         self._to, self._codes = to, _ = book.of(table)
         partition_ids = ingest.route_among(
@@ -252,6 +253,7 @@ def append_to_topics(
     """Append the rows of a table with a column `topic` to their topics."""
     opener.context.check_open(writing=True)
     table = ingest.as_table(data, with_topic=True)
+    table = ingest.with_keys(table, opener.context.options.key_attribute)
     if table.num_rows == 0:
         return append_table(opener, table, [], np.empty(0, np.int64), durability)
     to, codes = book.of(table)

@@ -99,6 +99,7 @@ class Topic:
         self._by_id, self._clock, self._ids = shards.by_id, context.clock, context.ids
         self._level = context.options.durability
         self._payload_size_max = context.options.payload_size_max
+        self._key_attribute = context.options.key_attribute
         self._strict = context.options.on_damage == "raise"
 
     @property
@@ -143,7 +144,10 @@ class Topic:
         A `Message` that was read is appended again, with its attributes, time and partition, as far
         as no others are given.
 
-        The partition is given, or chosen by the key's hash, or round robin. `received_time`: an
+        The partition is given, or chosen by the key's hash, or round robin. The format keeps no
+        key: a store that was opened with `key_attribute="key"` stores it as an attribute of this
+        name. The offset in the answer is a position in the index of the partition's shard, not a
+        number of messages: `count` counts. `received_time`: an
         aware datetime, ISO text, an age like "2h", or ms since the epoch; `sender`: an IPv4
         address. Raises InvalidMessage,
         MessageTooLarge (nothing was written), StoreBusy (not taken), DiskFull, StoreFailed,
@@ -160,13 +164,16 @@ class Topic:
         clock = self._clock
         now = clock.now_ms() if received_time is None else _checked_time(received_time, clock)
         payload, flag, code = body, 0, NO_KEY_CODE
+        if key is not None and self._key_attribute is not None:
+            attributes = {**(attributes or {}), **ingest.key_attribute(key, self._key_attribute)}
         if filter_item is not None or attributes:
             prefix = encode_prefix(filter_item, now, attributes)
             payload = prefix + body
             flag = FLAG_HAS_ATTRIBUTES if prefix else 0
             code = key_code_of(filter_item)
         if len(payload) > self._payload_size_max:
-            raise MessageTooLarge(len(payload), self._payload_size_max, "payload")
+            what = "payload (body and attributes)"
+            raise MessageTooLarge(len(payload), self._payload_size_max, what, "payload_size_max")
         if type(partition) is int and 0 <= partition < self._shards.first_store_end:
             number, shard = partition, self._by_id.get(0)
         else:
@@ -205,7 +212,7 @@ class Topic:
         A durable prefix per shard: when it fails in the middle, BatchError has per row what was
         taken. Everything that can be refused is refused before anything is written.
         """
-        table = ingest.as_table(data, with_topic=False)
+        table = ingest.with_keys(ingest.as_table(data, with_topic=False), self._key_attribute)
         codes = np.zeros(table.num_rows, np.int64)
         return append_table(self._opener, table, [self._shards], codes, durability)
 
@@ -524,12 +531,19 @@ class Topic:
         return positions.back(view.backwards(), partition, view.index_start, view.index_end, 1)
 
     def next_offset(self, partition: int) -> int:
-        """Return the offset behind the last message of the partition's shard: "latest"."""
+        """Return the offset behind the last message of the partition's shard: "latest".
+
+        Offsets of a partition have gaps, since the partitions of a shard share its index. How many
+        messages there are, `count` returns; how many a group has not read, `describe_group`.
+        """
         return self._shards.view_of(partition).index_end
 
     @documented
     def count(self, partition: int, start: Offset = "earliest", end: Offset = "latest") -> int:
-        """Return how many messages a partition has at the offsets [start, end)."""
+        """Return how many messages a partition has at the offsets [start, end).
+
+        `count(p, position)` is what a reader at `position` has not read yet: its lag.
+        """
         view = self._shards.view_of(partition)
         low, high = resolve(view, start, "start"), resolve(view, end, "end")
         return positions.count(view.sources(low), partition, low, high)

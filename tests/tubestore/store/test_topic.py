@@ -462,3 +462,41 @@ def test_a_copy_leaves_damaged_messages_out_and_counts_them(
     file.pwrite(b"X", file.size() - 1)
     file.close()
     assert target.copy_from(source) == (2, 1)
+
+
+# -- keys ------------------------------------------------------------------------------------
+
+
+def test_keys_come_back_as_attributes_if_the_store_was_asked(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open(
+        "/s", key_attribute="key", vfs=memory_vfs, clock=memory_vfs.clock, background=False
+    ) as store:
+        topic = store.create_topic("t")
+        topic.append(b"a", key="k-1", attributes={"x": "y"})
+        topic.append(b"b", key=b"k-2")
+        topic.append(b"c")
+        topic.append_batch({"body": [b"d", b"e"], "key": ["k-3", None]})
+        topic.append_batch([{"body": b"f", "key": b"k-4", "attributes": {"x": "z"}}])
+        store.append_batch({"topic": ["t"], "body": [b"g"], "key": ["k-5"]})
+        with store.consumer("g", "t", auto_commit=False) as consumer:
+            consumer.commit_with([{"topic": "t", "body": b"h", "key": "k-6"}])
+        found = [(m.body, dict(m.attributes)) for m in topic.read(0)]
+        assert found == [
+            (b"a", {"x": "y", "key": "k-1"}), (b"b", {"key": "k-2"}), (b"c", {}),
+            (b"d", {"key": "k-3"}), (b"e", {}), (b"f", {"x": "z", "key": "k-4"}),
+            (b"g", {"key": "k-5"}), (b"h", {"key": "k-6"}),
+        ]  # fmt: skip
+        with pytest.raises(InvalidMessage, match="no text for the attribute 'key'"):
+            topic.append(b"x", key=b"\xff")
+        with pytest.raises(InvalidMessage, match="attribute 'key'='a,b'"):
+            topic.append_batch({"body": [b"x"], "key": ["a,b"]})
+
+
+def test_a_message_above_the_limit_names_the_setting(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open("/s", payload_size_max=10, vfs=memory_vfs, background=False) as store:
+        topic = store.create_topic("t")
+        for append in (lambda: topic.append(b"x" * 11), lambda: topic.append_batch(
+            {"body": [b"x" * 11]}
+        )):  # fmt: skip
+            with pytest.raises(MessageTooLarge, match=r"limit of 10; payload_size_max sets it"):
+                append()
