@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -65,8 +66,13 @@ def modules(requirements: list[str]) -> set[str]:
     return {MODULE.get(name, name.replace("-", "_")) for name in names(requirements)}
 
 
-def imported(folder: str) -> Iterator[tuple[Path, str]]:
-    """Yield (file, module) of each import of another distribution below a folder."""
+@functools.cache
+def imported(folder: str) -> list[tuple[Path, str]]:
+    """Return (file, module) of each import of another distribution below a folder."""
+    return list(_imported(folder))
+
+
+def _imported(folder: str) -> Iterator[tuple[Path, str]]:
     for path in (REPOSITORY / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -80,6 +86,7 @@ def imported(folder: str) -> Iterator[tuple[Path, str]]:
                     yield path, name
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("package", ["tubestore", "rocketcompat"])
 def test_a_package_imports_what_the_core_or_its_extra_asks_for(package: str) -> None:
     core = modules(PROJECT["dependencies"])
@@ -88,11 +95,13 @@ def test_a_package_imports_what_the_core_or_its_extra_asks_for(package: str) -> 
         assert name in wanted, path
 
 
+@pytest.mark.gate
 def test_the_core_asks_for_nothing_that_only_others_import() -> None:
     used = {name for package in ("tubestore", "rocketcompat") for _, name in imported(package)}
     assert modules(PROJECT["dependencies"]) - used == set()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("folder", "extras"), [("bench", ["bench"]), ("tests", ["dev"])])
 def test_the_laboratory_and_the_tests_import_what_their_extra_asks_for(
     folder: str, extras: list[str]
@@ -107,6 +116,7 @@ def test_the_laboratory_and_the_tests_import_what_their_extra_asks_for(
             assert name in asked, path
 
 
+@pytest.mark.gate
 def test_every_requirement_of_an_extra_is_imported_or_has_another_use() -> None:
     used = {name for folder in OWN for _, name in imported(folder)}
     asked = {name for requirements in EXTRAS.values() for name in names(requirements)}

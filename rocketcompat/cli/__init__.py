@@ -29,7 +29,6 @@ app = typer.Typer(
     name="rocketcompat",
     help="Look into the files of a RocketMQ message store, with no broker running.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: three times as quick, and the same in every terminal
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -9,6 +9,7 @@ import typer
 
 from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
+from tubestore.cli.kit.arguments import note
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus, emit_rows
 from tubestore.cli.kit.text import Column
@@ -183,6 +184,8 @@ def lag(
     )
     if problem:
         raise TubeStoreError(problem)
+    if not found:
+        note("no group has offsets in config/consumerOffset.json")
 
 
 @store_command()

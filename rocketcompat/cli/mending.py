@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rocketcompat.cli.options import Given, store_command
-from tubestore.cli.kit.arguments import emit_found, note, watching
+from tubestore.cli.kit.arguments import Planned, emit_found, note
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import emit_object, emit_rows
+from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
@@ -129,9 +130,11 @@ def repair(
 
     if not apply:
         plan = plan_repair(directory, keep_bodies=keep_bodies)
-        planned = (action.as_row() for action in plan.actions)
-        if emit_found(planned, ACTION_COLUMNS, given.output, "nothing to repair"):
-            note("nothing was changed; --apply does it")
+        planned = Planned()
+        rows = planned.counted(action.as_row() for action in plan.actions)
+        emit_found(rows, ACTION_COLUMNS, given.output, "nothing to repair")
+        planned.note("rocketcompat", applied=False)
+        if planned.to_do:
             raise Leave(EXIT_FINDINGS)
         return
     from rocketcompat.files.lock import StoreLock
@@ -143,11 +146,11 @@ def repair(
     kept = Quarantine(directory.vfs, directory.root, quarantine)
     try:
         with watching("repair", in_bytes=True) as watch:
-            rows = list(
+            done = list(
                 mend(directory, clock=SystemClock(), quarantine=kept, keep_bodies=keep_bodies,
                      watch=watch)
             )  # fmt: skip
-        emit_found(iter(rows), ACTION_COLUMNS, given.output, "nothing to repair")
+        emit_found(iter(done), ACTION_COLUMNS, given.output, "nothing to repair")
         if kept.path:
             note(f"what was there before is in {kept.path}")
         _note_what_is_left(given)

@@ -14,9 +14,10 @@ from rocketcompat.cli.options import (
     Given,
     store_command,
 )
-from tubestore.cli.kit.arguments import printing, watching
+from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
+from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
@@ -61,20 +62,24 @@ def _format_of(path: str) -> Any:
 _LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
 
 
-@store_command(limit=False, conditions="begin end topic queue tags key grep")
+@store_command(limit=False, bodies=True, conditions="begin end topic queue tags key grep")
 def export(
     given: Given,
     out: Annotated[
         str, typer.Option("--out", metavar="FILE", help=".jsonl, .csv, .parquet or .arrow.")
     ],
 ) -> None:
-    """Write messages to a file. It can be edited and imported again."""
+    """Write messages to a file. It can be edited and imported again.
+
+    With --text the bodies in .jsonl are readable, where they are UTF-8.
+    """
     kind = Format(_format_of(out))
     directory = given.directory()
     from rocketcompat.transfer.exchange import export_tables
 
     tables = export_tables(directory, given.selection())
-    with printing(out, kind, given.output.int64, None, given.output.summary) as output:
+    shown = given.output
+    with printing(out, kind, shown.int64, None, shown.summary, shown.text) as output:
         if kind in (Format.ARROW, Format.PARQUET):
             emit_tables(tables, EXPORT_COLUMNS, output)
         else:
@@ -193,3 +198,4 @@ def diff(
     )  # fmt: skip
     if found.rows or found.truncated:
         raise Leave(EXIT_FINDINGS)
+    note("no difference found")

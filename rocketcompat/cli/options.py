@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +30,9 @@ from tubestore.cli.kit.output import (
     LimitOption,
     Output,
     SummaryOption,
+    TextOption,
 )
+from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
@@ -51,9 +55,26 @@ ConfFile = Annotated[
 TrustQueues = Annotated[
     bool, typer.Option("--trust-queues", help="Trust the queues' files; do not scan the log.")
 ]
-Topic = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics of ROOT's queues that begin so; for the shell: quick and quiet."""
+    root = str(context.params.get("root") or next(iter(context.args), ""))
+    try:
+        names = os.listdir(os.path.join(root, formats.CONSUME_QUEUE_DIRECTORY))
+    except OSError:
+        return []
+    return sorted(name for name in names if name.isprintable() and name.startswith(incomplete))
+
+
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic),
+]
 Queue = Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")]
-TheTopic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
+TheTopic = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=complete_topic)
+]
 TheQueue = Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")]
 BeginOption = Annotated[
     str | None,
@@ -92,6 +113,7 @@ CONDITIONS: dict[str, Shared] = {
 _SHARED: tuple[Shared, ...] = (
     ("format", FormatOption, Format.TEXT),
     ("int64", Int64Option, Int64.NUMBER),
+    ("text", TextOption, False),
     ("limit", LimitOption, None),
     ("summary", SummaryOption, None),
     ("option", StoreOptions, None),
@@ -118,7 +140,9 @@ class Given:
         """Open the directory, with the options of the command line over those of the file."""
         from rocketcompat.inspect.directory import StoreDirectory
 
-        return StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
+        directory = StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
+        directory.watching = partial(watching, "log", in_bytes=True)
+        return directory
 
     def selection(self, **more: Any) -> Selection:
         """Return which records of the log the command is to choose."""
@@ -135,24 +159,28 @@ class Given:
 def store_command(
     *,
     limit: bool = True,
+    bodies: bool = False,
     format_option: Any = FormatOption,
     conditions: str = "",
     address: Any = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function with `Given` as its first parameter.
 
-    Without `limit` there is no --limit; `format_option` may leave `-f` to the command;
+    `bodies`: it prints messages, and has --text. Without `limit` there is no --limit;
+    `format_option` may leave `-f` to the command;
     `conditions` names those of `CONDITIONS` that `Given.selection` has; `address` is an argument
     before ROOT.
     """
 
     chosen = [CONDITIONS[name] for name in conditions.split()]
-    shared = [row for row in _SHARED if limit or row[0] != "limit"]
+    left_out = {name for name, has in (("limit", limit), ("text", bodies)) if not has}
+    shared = [row for row in _SHARED if row[0] not in left_out]
     shared[0] = ("format", format_option, Format.TEXT)
 
     def given(taken: dict[str, Any]) -> Given:
         limit = taken.get("limit")
-        output = Output(taken["format"], taken["int64"], limit, taken["summary"])
+        text = taken.get("text", False)
+        output = Output(taken["format"], taken["int64"], limit, taken["summary"], text)
         found = {name: taken[name] for name, _, _ in chosen}
         place = taken.get("address", "")
         return Given(taken["root"], output, taken["option"], taken["conf"], found, place)

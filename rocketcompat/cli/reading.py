@@ -18,7 +18,7 @@ from rocketcompat.cli.options import (
     TrustQueues,
     store_command,
 )
-from tubestore.cli.kit.arguments import EndOption, parse_bound
+from tubestore.cli.kit.arguments import EndOption, note, parse_bound
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
@@ -45,7 +45,7 @@ QUERY_COLUMNS = (
 )
 
 
-@store_command(limit=False)
+@store_command(limit=False, bodies=True)
 def get(
     given: Given,
     topic: TheTopic,
@@ -83,7 +83,7 @@ def get(
         raise Leave(EXIT_NOT_FOUND)
 
 
-@store_command(limit=False)
+@store_command(limit=False, bodies=True)
 def query(
     given: Given,
     topic: TheTopic,
@@ -116,6 +116,7 @@ def query(
     emit_object(answer, QUERY_COLUMNS, given.output)
     if not found:
         check_name(directory, topic)
+        note(f"topic {topic!r} has no message with the key {key!r} in this time")
         raise Leave(EXIT_NOT_FOUND)
 
 

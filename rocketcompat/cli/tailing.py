@@ -19,8 +19,9 @@ _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 
 
 @store_command(
-    limit=False, format_option=LongFormat, conditions="begin topic queue tags key grep decompress"
-)
+    limit=False, bodies=True, format_option=LongFormat,
+    conditions="begin topic queue tags key grep decompress",
+)  # fmt: skip
 def tail(
     given: Given,
     lines: LinesOption = 10,

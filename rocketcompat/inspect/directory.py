@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -70,6 +71,15 @@ _QUEUE_SIZE_OPTIONS = {
 }
 
 
+#: Gets the bytes of a scan that are done, and all of them.
+Watch = Callable[[int, int], None]
+
+
+@contextmanager
+def _unwatched() -> Iterator[Watch]:
+    yield lambda _done, _total: None
+
+
 class StoreDirectory:
     """The root of a store; NotAStore if it is none. File sizes without an option are inferred.
 
@@ -125,6 +135,8 @@ class StoreDirectory:
         is_copy = MirrorFile(self.vfs, self.root).read() is not None
         self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from, torn_tail=is_copy)
         self.log.gaps = Gaps.merged((*self.misplaced, *known))
+        #: Opens what each scan of the log calls with (bytes that are done, all of them).
+        self.watching: Callable[[], AbstractContextManager[Watch]] = _unwatched
 
     def _gives_log_up(self) -> bool:
         """Return whether the options give up the log from which something here was built."""
@@ -253,20 +265,22 @@ class StoreDirectory:
         stop = limit if exact else self.log.max_offset
         if position >= limit:
             return
-        for found in walk(
-            self.log, position, stop, on_fault=self._judge(), known=self.log.gaps,
-            checks=self._checks,
-        ):  # fmt: skip
-            if isinstance(found, Piece):
-                starts = found.starts[found.starts + found.base >= floor]
-                if len(starts):  # verified by the scan
-                    yield RecordColumns(found.data, starts, found.base)
-            elif found.end > max(found.start, floor):
-                begin = max(found.start, position)
-                whole = begin == found.start
-                yield found if whole else gap_of(self.log, begin, found.end, found.reason)
-            if found.end >= limit:
-                return
+        with self.watching() as watch:
+            for found in walk(
+                self.log, position, stop, on_fault=self._judge(), known=self.log.gaps,
+                checks=self._checks,
+            ):  # fmt: skip
+                if isinstance(found, Piece):
+                    starts = found.starts[found.starts + found.base >= floor]
+                    if len(starts):  # verified by the scan
+                        yield RecordColumns(found.data, starts, found.base)
+                elif found.end > max(found.start, floor):
+                    begin = max(found.start, position)
+                    whole = begin == found.start
+                    yield found if whole else gap_of(self.log, begin, found.end, found.reason)
+                if found.end >= limit:
+                    return
+                watch(found.end - position, limit - position)
 
     def _scan_start(self, floor: int, since: int | None) -> int:
         """Return a place at or before `floor` where the chain can be taken up."""

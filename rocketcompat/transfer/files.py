@@ -194,7 +194,13 @@ def _csv_rows(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int
 
 def _row_of(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of text as Arrow takes it; ValueError names the column that it cannot take."""
-    found = {}
+    found: dict[str, Any] = {}
+    text = row.pop("text", None)
+    if text is not None:
+        if not isinstance(text, str) or row.get("body") is not None:
+            raise ValueError("text: a text is needed, and no body (base64) beside it")
+        found["body"] = text.encode("utf-8", "surrogatepass")
+        row.pop("body", None)
     for name, value in row.items():
         if name not in _KINDS:
             raise ValueError(f"unknown column {name!r}")

@@ -197,7 +197,7 @@ def copy(
 
 
 @app.command()
-@printing_command("limit format int64 out summary")
+@printing_command("limit format int64 text out summary")
 def read(
     how: How,
     root: RootArgument,
@@ -225,7 +225,7 @@ def read(
 
 
 @app.command()
-@printing_command("long-format int64 out")
+@printing_command("long-format int64 text out")
 def tail(
     how: How,
     root: RootArgument,
@@ -261,7 +261,7 @@ def stat(
 
 
 @app.command()
-@printing_command("limit format int64 out summary")
+@printing_command("limit format int64 text out summary")
 def dump(
     how: How,
     root: RootArgument,

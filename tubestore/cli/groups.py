@@ -84,6 +84,8 @@ def list_(how: How, root: RootArgument) -> None:
             for each in found
         )
         emit_rows(rows, _GROUPS, output)
+        if not found:
+            note("no groups in this store")
 
 
 @app.command()
@@ -249,7 +251,7 @@ def delete(
         store.delete_group(group)
 
 
-@printing_command("limit long-format int64 out")
+@printing_command("limit long-format int64 text out")
 def consume(
     how: How,
     root: RootArgument,

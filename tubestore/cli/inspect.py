@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow as pa
 
 from tubestore.cli.kit.arguments import (
+    Planned,
     check_topic,
     emit_findings,
     emit_found,
-    note,
     printing,
-    watching,
 )
 from tubestore.cli.kit.batches import emit_batches
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
 from tubestore.cli.kit.output import Format, Summary, emit_prometheus, emit_rows
+from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column, Kind, Row
 from tubestore.cli.opening import note_journal
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -166,11 +167,17 @@ def repair(
             is_written=lambda: has_writer(root),
             watch=watch,
         )
-        rows = (action.as_row() for action in actions)
-        found = emit_found(rows, REPAIR_COLUMNS, output, "nothing to repair")
-    if found and not apply:
-        note("nothing was changed; --apply does it")
+        planned = Planned()
+        rows = (_below(root, row) for row in planned.counted(a.as_row() for a in actions))
+        emit_found(rows, REPAIR_COLUMNS, output, "nothing to repair")
+    planned.note("tubestore", applied=apply)
+    if planned.to_do and not apply:
         raise Leave(EXIT_FINDINGS)
+
+
+def _below(root: str, row: Row) -> Row:
+    """Return a row with its path below the root as the caller named the root, as `check` does."""
+    return {**row, "path": join(root, os.path.relpath(row["path"], root))}
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

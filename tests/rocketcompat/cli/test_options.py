@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rocketcompat.cli.options import complete_topic
 from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory
 from tests.support.golden import golden_fixture as golden_fixture
@@ -137,3 +139,14 @@ def test_help_needs_neither_numpy_nor_pyarrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "dump" in done.stdout
+
+
+def test_the_shell_completes_topics_of_the_store_that_is_named(tmp_path: Path) -> None:
+    for topic in ("orders", "order-lines", "logs"):
+        (tmp_path / "consumequeue" / topic).mkdir(parents=True)
+    context = SimpleNamespace(params={"root": str(tmp_path)}, args=[])
+    assert complete_topic(context, "ord") == ["order-lines", "orders"]  # type: ignore[arg-type]
+    waiting = SimpleNamespace(params={}, args=[str(tmp_path)])
+    assert complete_topic(waiting, "") == ["logs", "order-lines", "orders"]  # type: ignore[arg-type]
+    nowhere = SimpleNamespace(params={"root": str(tmp_path / "gone")}, args=[])
+    assert complete_topic(nowhere, "") == []  # type: ignore[arg-type]

@@ -69,6 +69,14 @@ def test_query_finds_the_messages_that_have_the_key(
     assert compared
 
 
+def test_a_query_that_finds_nothing_prints_that(golden: GoldenFactory, command: Command) -> None:
+    real = golden("rocketmq", "4.9.8", "basic")
+    topic = next(real.expected(type="message"))["topic"]
+    done = command("query", real.store, "--topic", topic, "--key", "no such key")
+    assert done.code == 1
+    assert f"topic '{topic}' has no message with the key 'no such key'" in done.err
+
+
 @pytest.mark.parametrize(
     "words", [["dump"], ["query", "-t", "KeyTopic", "-k", "U7"],
               ["query", "-t", "KeyTopic", "-k", "U7", "--trust-index"]],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,31 @@ import pytest
 
 import rocketcompat
 from rocketcompat import Message
-from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory, Watch
 from rocketcompat.inspect.dump import dump_log
 from rocketcompat.inspect.selection import Selection
 from tests.support.golden import Golden, GoldenFactory
 from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.files.selected import SMALL, rows
 from tests.support.rocket.files.selected import real_fixture as real_fixture
+
+
+def test_a_scan_reports_how_far_it_is_and_ends_its_report(real: Golden) -> None:
+    calls: list[tuple[int, int]] = []
+    ended = []
+
+    @contextmanager
+    def watching() -> Iterator[Watch]:
+        yield lambda done, total: calls.append((done, total))
+        ended.append(len(calls))
+
+    directory = StoreDirectory(real.store)
+    directory.watching = watching
+    pieces = list(directory.scan_log())
+    assert len(pieces) > 0
+    assert ended == [len(calls)]
+    assert calls == sorted(calls)
+    assert all(0 < done <= total for done, total in calls)
 
 
 @pytest.mark.gate

@@ -159,6 +159,21 @@ def test_repair_does_it_with_apply_and_check_agrees(cli: Cli, damaged: Path) -> 
     assert sum(p.is_file() for p in damaged.glob(".tubestore/quarantine/**/*")) >= 3
     again = cli("repair", damaged, "-f", "jsonl")
     assert [row["action"] for row in again.rows] == ["leave"]
+    assert again.code == 0
+    assert "nothing here can be mended" in again.err
+    assert "`tubestore check --accept` acknowledges it" in again.err
+    assert "--apply does it" not in again.err
+
+
+def test_repair_names_paths_as_check_does(
+    cli: Cli, damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(damaged.parent)
+    for place in ("damaged", damaged):
+        checked = {row["path"] for row in cli("check", place, "-f", "jsonl").rows}
+        planned = {row["path"] for row in cli("repair", place, "-f", "jsonl").rows}
+        assert checked & planned
+        assert {path.startswith(f"{place}/") for path in checked | planned} == {True}
 
 
 def test_repair_of_a_sound_store_reports_it_and_ends_with_0(cli: Cli, tmp_path: Path) -> None:

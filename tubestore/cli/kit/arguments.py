@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
+from tubestore.cli.kit.errors import NotThere, printable
 from tubestore.cli.kit.options import Shared, with_shared
 from tubestore.cli.kit.output import (
     Format,
@@ -27,6 +27,7 @@ from tubestore.cli.kit.output import (
     Output,
     Summary,
     SummaryOption,
+    TextOption,
     emit_rows,
     report,
 )
@@ -109,7 +110,7 @@ PartitionOption = Annotated[
 OutOption = Annotated[
     str | None,
     typer.Option(
-        "--out", "-o", metavar="FILE", help="Write to a file; required for arrow and parquet."
+        "--out", "-o", metavar="FILE", help="Write to a file; it is there when it is complete."
     ),
 ]
 
@@ -154,6 +155,7 @@ _PRINTED: dict[str, Shared] = {
     "format": ("format", FormatOption, Format.TEXT),
     "long-format": ("format", LongFormat, Format.TEXT),
     "int64": ("int64", Int64Option, Int64.NUMBER),
+    "text": ("text", TextOption, False),
     "out": ("out", OutOption, None),
     "summary": ("summary", SummaryOption, None),
 }
@@ -218,14 +220,13 @@ def printing(
     int64: Int64 = Int64.NUMBER,
     limit: int | None = None,
     summary: str | None = None,
+    text: bool = False,
 ) -> Iterator[Output]:
     """Send what is printed inside to the file of `-o`; it appears when it is complete.
 
-    `-o -` is stdout, for programs that take a binary format from a pipe.
+    `-o -` is stdout. A binary format goes there too, unless it is a terminal.
     """
-    if format in (Format.ARROW, Format.PARQUET) and out is None:
-        raise UsageMistake(f"--format {format} is binary: name a file with -o")
-    output = Output(format, int64, limit, summary)
+    output = Output(format, int64, limit, summary, text)
     if out in (None, "-"):
         yield output
         return
@@ -267,6 +268,33 @@ def emit_found(
         return False
     emit_rows(rows if first is None else chain([first], rows), columns, output)
     return first is not None
+
+
+class Planned:
+    """Counts a repair's actions: those that mend, and those that only leave something as it is."""
+
+    def __init__(self) -> None:
+        #: Actions that change something.
+        self.to_do = 0
+        #: What no action mends.
+        self.left = 0
+
+    def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows of actions on."""
+        for row in rows:
+            if row["action"] == "leave":
+                self.left += 1
+            else:
+                self.to_do += 1
+            yield row
+
+    def note(self, program: str, *, applied: bool) -> None:
+        """Print what the caller can do next."""
+        if self.to_do and not applied:
+            note("nothing was changed; --apply does it")
+        elif self.left and not self.to_do:
+            text = "nothing here can be mended: what is listed stays as it is"
+            note(f"{text}; `{program} check --accept` acknowledges it")
 
 
 AcceptOption = Annotated[
@@ -324,26 +352,6 @@ def emit_findings(
     if old and not everything:
         note(f"{old} accepted findings are not shown; --all lists them")
     return new > 0
-
-
-@contextlib.contextmanager
-def watching(
-    label: str, wanted: bool = True, *, in_bytes: bool = False
-) -> Iterator[Callable[[int, int], None]]:
-    """Give a long run a function to call with (done, total); it draws a bar on a terminal."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-    from rich.progress import TransferSpeedColumn as Speed
-
-    counts = (DownloadColumn(), Speed(), Remaining()) if in_bytes else (MofNCompleteColumn(),)
-    columns = (TextColumn(label), BarColumn(), *counts)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def json_of_line(text: str, **how: Any) -> Any:

@@ -3,7 +3,8 @@
 Shared by `tubestore` and `rocketcompat`; the contract is decisions.md D16:
 
 - data on stdout and nothing else there; text unless another format is asked for, never guessed;
-- jsonl is one JSON object a line: integers exact, bytes as base64, times in ms;
+- jsonl is one JSON object a line: integers exact, bytes as base64 (a body as `text` with --text,
+  where it is UTF-8), times in ms;
 - a listing that was cut ends with one JSON line on stderr with `truncated`, `scanned`, `next`,
   and the same object in the file of `--summary`.
 
@@ -61,6 +62,7 @@ class Output:
     int64: Int64 = Int64.NUMBER
     limit: int | None = None
     summary: str | None = None
+    text: bool = False
 
 
 @dataclass(slots=True)
@@ -91,6 +93,9 @@ FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output for
 LongFormat = Annotated[Format, typer.Option("--format", help="Output format.")]  # -f follows
 Int64Option = Annotated[
     Int64, typer.Option("--int64", help="64-bit integers as numbers or, for JavaScript, strings.")
+]
+TextOption = Annotated[
+    bool, typer.Option("--text", help="JSON Lines: bodies that are UTF-8 as text, not as base64.")
 ]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", "-n", min=0, help="Stop after N rows, and report that.")
@@ -227,7 +232,10 @@ def _plain(row: Row, columns: Sequence[Column], output: Output) -> dict[str, Any
         value = plain.get(column.name)
         if value is None:
             continue
-        if column.kind == "bytes":
+        if column.name == "body" and output.text and output.format is Format.JSONL:
+            name, text = _body(plain.pop("body"))
+            plain[name] = text
+        elif column.kind == "bytes":
             plain[column.name] = base64.b64encode(value).decode()
         elif column.kind == "rows":
             plain[column.name] = [v and _plain(v, column.columns, output) for v in value]
@@ -238,6 +246,14 @@ def _plain(row: Row, columns: Sequence[Column], output: Output) -> dict[str, Any
         elif as_text and column.kind == "int64s":
             plain[column.name] = [v if v is None else str(v) for v in value]
     return plain
+
+
+def _body(body: bytes) -> tuple[str, str]:
+    """Return the name and the value of a body for people: `text`, or base64 if it is no UTF-8."""
+    try:
+        return "text", body.decode()
+    except UnicodeDecodeError:
+        return "body", base64.b64encode(body).decode()
 
 
 def _write_csv(rows: Iterable[Row], columns: Sequence[Column], output: Output) -> None:

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tubestore.cli.kit.arguments import note, printing, watching
+from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import Leave, UsageMistake
 from tubestore.cli.kit.options import Shared, with_shared
 from tubestore.cli.kit.output import Format, FormatOption, emit_object
+from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
 
 _OPTIONS: tuple[Shared, ...] = (

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
+from shutil import get_terminal_size
 from typing import Any, Literal
 
 from tubestore.cli.kit.errors import printable
@@ -42,13 +43,23 @@ class Column:
 
 
 def write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
-    """Print aligned columns; the first rows set the widths, later ones may be wider."""
+    """Print aligned columns; the first rows set the widths, later ones may be wider.
+
+    On a terminal that is too narrow for the columns, each row is a block of lines, a field each.
+    """
     source = iter(rows)
     window = [_cells(row, columns) for row in islice(source, _TEXT_WINDOW)]
     names = [c.name for c in columns]
     widths = [max(map(len, cells)) for cells in zip(names, *window, strict=True)]
-    right = [c.kind in ("int32", "int64", "ms") for c in columns]
     bold = _bold()
+    if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > get_terminal_size().columns:
+        margin = max(map(len, names))
+        for number, cells in enumerate(chain(window, (_cells(row, columns) for row in source)), 1):
+            print(bold(f"-- {number}"))
+            for name, cell in zip(names, cells, strict=True):
+                print(f"{name.ljust(margin)}  {cell}")
+        return
+    right = [c.kind in ("int32", "int64", "ms") for c in columns]
     print(bold(_line(names, widths, right)))
     for cells in window:
         print(_line(cells, widths, right))

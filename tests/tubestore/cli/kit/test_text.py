@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
+from tubestore.cli.kit.text import Column, write_text
 
 
 def test_text_has_no_colours_and_no_control_characters(cli: Cli, tmp_path: Path) -> None:
@@ -13,3 +18,27 @@ def test_text_has_no_colours_and_no_control_characters(cli: Cli, tmp_path: Path)
     result = cli("read", tmp_path / "s", "t")
     assert b"\x1b" not in result.out
     assert b"red" in result.out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (20, ["name        place", "first  0123456789"]),
+        (15, ["-- 1", "name   first", "place  0123456789"]),
+    ],
+)
+def test_a_row_that_does_not_fit_the_terminal_is_a_block_of_lines(
+    width: int, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", shown)
+    columns = (Column("name"), Column("place", "int64"))
+    write_text([{"name": "first", "place": "0123456789"}], columns)
+    assert shown.getvalue().splitlines() == lines
