@@ -1,7 +1,7 @@
 """The options of a store, under RocketMQ's names in snake_case.
 
 `MessageStoreConfig` is frozen and checked when it is made; sizes are bytes, intervals ms
-unless the name has another unit. Defaults are 4.9.8's (spec appendix A).
+unless the name has another unit. Defaults are those of 4.9.8.
 
 >>> config = MessageStoreConfig.from_camel({"mappedFileSizeCommitLog": 4096})
 >>> config.mapped_file_size_commit_log

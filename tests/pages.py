@@ -38,18 +38,32 @@ class Block:
 
     def run(self, folder: Path) -> None:
         """Run the block as a program of its own in `folder`, the current directory."""
+        if self.is_file:
+            file = folder / "program.py"
+            file.write_text(self.text)
+            _finish(self, [sys.executable, str(file)], folder)
+            return
         if self.language == "python":
             place = "\n" * self.line + self.text
             exec(compile(place, self.page, "exec"), {"__name__": "__main__"})
             return
-        commands = _commands(folder)
-        path = os.pathsep.join([str(commands), os.environ["PATH"]])
-        run = subprocess.run(
-            ["bash", "-eu", "-c", self.text], cwd=folder, capture_output=True, text=True,
-            check=False, timeout=120, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
-        )  # fmt: skip
-        assert run.returncode == 0, f"{self.page}:{self.line}: {run.stdout}\n{run.stderr}"
+        _finish(self, ["bash", "-eu", "-c", self.text], folder)
+
+    @property
+    def is_file(self) -> bool:
+        """True for a program that starts processes of its own: they import its file."""
+        return self.language == "python" and '__name__ == "__main__"' in self.text
+
+
+def _finish(block: Block, command: list[str], folder: Path) -> None:
+    """Run a command to its end, with the commands of this checkout on its path."""
+    path = os.pathsep.join([str(_commands(folder)), os.environ["PATH"]])
+    run = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert run.returncode == 0, f"{block.page}:{block.line}: {run.stdout}\n{run.stderr}"
 
 
 def _commands(folder: Path) -> Path:

@@ -55,7 +55,7 @@ def unknown_in(command: str) -> list[str]:
 
 
 def quick(page: str) -> bool:
-    return all(block.language == "python" for block in programs(page))
+    return not any(block.language == "sh" or block.is_file for block in programs(page))
 
 
 @pytest.mark.parametrize(

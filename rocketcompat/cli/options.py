@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -135,13 +136,16 @@ class Given:
     #: The values of `CONDITIONS`, as far as the command has them.
     conditions: Mapping[str, Any] = field(default_factory=dict)
     address: str = ""
+    #: The command's option that does without a scan of the log; "" if it has none.
+    without_scan: str = ""
 
     def directory(self, *, lost_log: bool = False) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
         from rocketcompat.inspect.directory import StoreDirectory
 
         directory = StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
-        directory.watching = partial(watching, "log", in_bytes=True)
+        label = f"log (not read with {self.without_scan})" if self.without_scan else "log"
+        directory.watching = partial(watching, label, in_bytes=True)
         return directory
 
     def selection(self, **more: Any) -> Selection:
@@ -177,17 +181,26 @@ def store_command(
     shared = [row for row in _SHARED if row[0] not in left_out]
     shared[0] = ("format", format_option, Format.TEXT)
 
-    def given(taken: dict[str, Any]) -> Given:
+    def given(without_scan: str, taken: dict[str, Any]) -> Given:
         limit = taken.get("limit")
         text = taken.get("text", False)
         output = Output(taken["format"], taken["int64"], limit, taken["summary"], text)
         found = {name: taken[name] for name, _, _ in chosen}
         place = taken.get("address", "")
-        return Given(taken["root"], output, taken["option"], taken["conf"], found, place)
+        return Given(
+            taken["root"], output, taken["option"], taken["conf"], found, place, without_scan
+        )
 
     first: list[Shared] = [] if address is None else [("address", address, REQUIRED)]
     first.append(("root", Root, REQUIRED))
-    return lambda function: with_shared(function, [*chosen, *shared], given, first)
+
+    def command(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function).parameters
+        trust = next((name for name in own if name.startswith("trust_")), "")
+        option = f"--{trust}".replace("_", "-") if trust else ""
+        return with_shared(function, [*chosen, *shared], partial(given, option), first)
+
+    return command
 
 
 def _from_pairs(options: list[str] | None) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A Parquet file, or a folder.")],
     root: RootArgument,
 ) -> None:
-    """Append Parquet files' rows to a store. All or none, once for ever by --job-id.
+    """Append Parquet files' rows to a store. All rows or none; a --job-id is appended once.
 
     Options are those of the sink: -o topic=…
     """

@@ -499,7 +499,7 @@ class MessageStoreManager(Mapping[str, Topic]):
         files of all these topics together, beside their own settings: the oldest go first.
         With `dry_run` nothing is removed, and a store that is open for reading will do.
 
-        Whole files go, data and index together; those that are written to stay, unless all
+        Removes whole files, data and index together; those that are written to stay, unless all
         their messages are older than `max_age`. They wait in a trash for `trash_grace_ms`, and
         what a lease holds stays. ReadOnlyStore, InvalidMessage, StoreFailed.
         """

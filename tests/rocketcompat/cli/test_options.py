@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,3 +152,26 @@ def test_the_shell_completes_topics_of_the_store_that_is_named(tmp_path: Path) -
     assert complete_topic(waiting, "") == ["logs", "order-lines", "orders"]  # type: ignore[arg-type]
     nowhere = SimpleNamespace(params={"root": str(tmp_path / "gone")}, args=[])
     assert complete_topic(nowhere, "") == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (["queues"], "log (not read with --trust-queues)"),
+        (["query", "-t", "Topic0", "-k", "key0"], "log (not read with --trust-index)"),
+        (["dump", "-n", "1"], "log"),
+    ],
+)
+def test_the_bar_of_a_scan_names_the_option_that_does_without(
+    basic: Golden, command: Command, words: list[str], label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = []
+
+    @contextmanager
+    def watching(name: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
+        labels.append(name)
+        yield lambda _done, _total: None
+
+    monkeypatch.setattr("rocketcompat.cli.options.watching", watching)
+    command(words[0], basic.store, *words[1:])
+    assert {*labels} == {label}

@@ -42,7 +42,7 @@ class SplitReader(DataSourceReader):
         """Plan: one partition a split."""
         with plain_errors():
             made = self._make()
-        note(f"{made.describe()} (where is not pushed down: options prune)")
+        note(f"{made.describe()} (a where() filters afterwards; only options leave data unread)")
         return [InputPartition(split) for split in made.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
