@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -370,6 +371,11 @@ def decode_host(raw: bytes) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
+#: Hex digits of an offset message id: host and port of IPv4 or IPv6, and the offset.
+_ID_DIGITS = (32, 56)
+_OFFSET_BYTES = 8
+
+
 def message_id(store_host: bytes, physical_offset: int) -> str:
     """Return RocketMQ's offset message id, 32 hex digits (56 with an IPv6 host).
 
@@ -377,6 +383,18 @@ def message_id(store_host: bytes, physical_offset: int) -> str:
     'C0A8000900002A9F0000000000000000'
     """
     return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def offset_of_id(msg_id: str) -> int:
+    """Return the physical offset in an offset message id; ValueError for what is none.
+
+    >>> offset_of_id("C0A8000900002A9F00000000000000FF")
+    255
+    """
+    if isinstance(msg_id, str) and len(msg_id) in _ID_DIGITS:
+        with suppress(ValueError):
+            return int.from_bytes(bytes.fromhex(msg_id)[-_OFFSET_BYTES:], "big")
+    raise ValueError(f"{msg_id!r} is not a message id of 32 or 56 hex digits")
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> str:

@@ -39,6 +39,7 @@ from rocketcompat.formats import (
     encode_host,
 )
 from tubestore.errors import InvalidMessage
+from tubestore.options import StoreOptions
 from tubestore.values import WHOLE_END, size_bytes
 
 _log = logging.getLogger(__name__)
@@ -91,8 +92,7 @@ class MessageStoreConfig:
     RocketMQ's options keep their names and meaning. Added are `compat` (the version to write as
     where versions differ), `recovery` ("upstream" cuts the log at the first bad
     record as RocketMQ does; "tubestore" never cuts good data, D7), `layouts` (which
-    structures the dispatcher feeds) and the bounds of the dispatcher. Shards have the defaults of
-    `tubestore.StoreOptions`; no option here changes those.
+    structures the dispatcher feeds), `tube_options` (of the shards) and the dispatcher's bounds.
 
     >>> config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
     >>> config.changed(mapped_file_size_commit_log=1 << 20).mapped_file_size_commit_log
@@ -179,6 +179,9 @@ class MessageStoreConfig:
     #: The structures that are built from the log. Shards ("tube") have a second copy of every body:
     #: a store has them when they are asked for, and from then on.
     layouts: frozenset[str] = KEPT
+    #: Settings of the shards' store: sizes of files and buffers, times of syncs. Their durability,
+    #: journal and largest payload follow from the log.
+    tube_options: StoreOptions | None = None
     #: The broker's address and port in messages that name none; clients find it in message ids.
     store_host: str = "127.0.0.1:10911"
     dispatch_batch_bytes_max: int = 8 << 20
@@ -391,7 +394,10 @@ def camel_to_snake(name: str) -> str:
 
 def _check(name: str, value: Any, default: Any) -> None:
     """Refuse a value of the wrong type or outside its bounds."""
-    if name in _CHOICES:
+    if name == "tube_options":
+        if value is not None and not isinstance(value, StoreOptions):
+            raise InvalidMessage(f"{name}: {value!r} is no tubestore.StoreOptions")
+    elif name in _CHOICES:
         if value not in _CHOICES[name]:
             raise InvalidMessage(f"{name}: {value!r} is none of {', '.join(_CHOICES[name])}")
     elif isinstance(default, bool):

@@ -18,7 +18,7 @@ from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, recover, repair
 from rocketcompat.cli.moving import convert, diff, export, import_
-from rocketcompat.cli.reading import get, offset_by_time, query
+from rocketcompat.cli.reading import get, message, offset_by_time, query
 from rocketcompat.cli.replicating import follow, promote, serve_ha
 from rocketcompat.cli.spark import app as _spark
 from rocketcompat.cli.tailing import tail
@@ -35,8 +35,8 @@ app = typer.Typer(
 )
 add_version(app, "rocketcompat")
 _COMMANDS = (
-    info, dump, tail, get, query, offset_by_time, queues, cq, index, checkpoint, lag, decode, check,
-    recover, repair, rebuild, clean, export, import_, convert, diff,
+    info, dump, tail, get, query, message, offset_by_time, queues, cq, index, checkpoint, lag,
+    decode, check, recover, repair, rebuild, clean, export, import_, convert, diff,
     follow, promote, serve_ha,
 )  # fmt: skip
 for _command in _COMMANDS:

@@ -1,4 +1,4 @@
-"""`get`, `query`, `offset-by-time`: what a consumer or an operator would be answered."""
+"""`get`, `query`, `message`, `offset-by-time`: what a consumer or an operator would be answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocketcompat.cli.options import (
     store_command,
 )
 from tubestore.cli.kit.arguments import EndOption, note, parse_bound
-from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave
+from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
 from tubestore.clock import SystemClock
@@ -118,6 +118,36 @@ def query(
         check_name(directory, topic)
         note(f"topic {topic!r} has no message with the key {key!r} in this time")
         raise Leave(EXIT_NOT_FOUND)
+
+
+@store_command(limit=False)
+def message(
+    given: Given,
+    id: Annotated[str, typer.Option("--id", help="Its offset message id; or its physical offset.")],
+) -> None:
+    """Print a message by its offset message id.
+
+    Brokers return this id for a put.
+    """
+    from rocketcompat.commitlog.reads import lost_message, read_found
+    from rocketcompat.formats import STATE_OK, offset_of_id
+    from rocketcompat.messages import MessageRecord
+    from rocketcompat.record.rows import row_of
+
+    try:
+        offset = int(id) if id.isascii() and id.isdecimal() and len(id) < 20 else offset_of_id(id)
+    except ValueError as error:
+        raise UsageMistake(f"--id {error}, and no physical offset") from None
+    log = given.directory().log
+    found = read_found(log, offset)
+    if isinstance(found, MessageRecord) and found.state == STATE_OK:
+        emit_object(row_of(found), MESSAGE_COLUMNS, given.output)
+        return
+    if found is None:
+        text = f"no message at physical offset {offset} of [{log.min_offset}, {log.max_offset})"
+        note(f"{text}; a unique key of a client is found by `query --key`")
+        raise Leave(EXIT_NOT_FOUND)
+    raise lost_message(found) if isinstance(found, MessageRecord) else found
 
 
 class BoundaryName(enum.StrEnum):

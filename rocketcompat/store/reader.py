@@ -6,7 +6,6 @@ writes; all of it is thread-safe. Not usable in a forked child: every call there
 
 from __future__ import annotations
 
-import binascii
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, get_ar
 import pyarrow as pa
 
 from rocketcompat.commitlog.reads import lost_message, record_at, record_over, store_timestamp_at
-from rocketcompat.formats import STATE_OK
+from rocketcompat.formats import STATE_OK, offset_of_id
 from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.times import BOUNDARY_OF_COMPAT, Boundary, offset_by_time
 from rocketcompat.store.opening_to_read import refresh
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from rocketcompat.reading.pull import GetMessageResult, Where
     from rocketcompat.store.opening import Opened
 
-#: Hex digits of an offset message id: host and port of IPv4 or IPv6, and the offset.
-_ID_DIGITS = (32, 56)
-_OFFSET_DIGITS = 16
 #: The calls of a writer: in a reader they raise ReadOnlyStore.
 WRITING = frozenset({
     "clean", "clean_staging", "deliver_due", "execute_delete_files_manually", "flush", "publish",
@@ -287,13 +283,10 @@ class StoreReader:
         InvalidMessage for what is no such id. The host in it is not compared: stores may move.
         """
         try:
-            if len(msg_id) not in _ID_DIGITS:
-                raise binascii.Error
-            raw = binascii.unhexlify(msg_id[-_OFFSET_DIGITS:])
-        except (binascii.Error, TypeError, ValueError):
-            text = f"msg_id: {msg_id!r} is not a message id of 32 or 56 hex digits"
-            raise InvalidMessage(text) from None
-        return self.look_message(int.from_bytes(raw, "big"))
+            offset = offset_of_id(msg_id)
+        except ValueError as error:
+            raise InvalidMessage(f"msg_id: {error}") from None
+        return self.look_message(offset)
 
     @documented
     def commit_log_data(self, physical_offset: int, size: int | None = None) -> bytes:

@@ -111,7 +111,9 @@ INDEX = Structure(
 )  # fmt: skip
 SHARDS = Structure(
     TubeLayout.name, TUBE_DIRECTORY,
-    lambda place: TubeLayout(place.root, vfs=place.vfs, clock=place.clock),
+    lambda place: TubeLayout(
+        place.root, vfs=place.vfs, clock=place.clock, options=place.config.tube_options
+    ),
     lambda config: "tube" in config.layouts, is_read=False,
 )  # fmt: skip
 #: In the order in which they are fed: a query that finds a key's message finds its unit, too.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
+
 import pytest
 
+import rocketcompat
+from rocketcompat import Message
 from tests.support.command import Command
 from tests.support.golden import GoldenFactory
 from tests.support.golden import golden_fixture as golden_fixture
@@ -96,3 +101,21 @@ def test_the_time_of_end_is_not_included(
         done = command(name, real.store, *options, "--end", end, "-f", "jsonl")
         messages = [m for row in done.rows for m in row.get("messages", [row])]
         assert ("U7" in {m["properties"].get("UNIQ_KEY") for m in messages}) is found
+
+
+def test_a_message_is_printed_by_its_id_or_its_physical_offset(
+    command: Command, tmp_path: Path
+) -> None:
+    with rocketcompat.open(tmp_path, "w", background=False) as store:
+        store.put_message(Message("T", b"first"))
+        put = store.put_message(Message("T", b"second", tags="a"))
+        end = store.max_physical_offset
+    for id in (put.msg_id, put.msg_id.lower(), put.physical_offset):
+        (row,) = command("message", tmp_path, "--id", id, "-f", "jsonl").rows
+        assert (row["physical_offset"], row["msg_id"]) == (put.physical_offset, put.msg_id)
+        assert base64.b64decode(row["body"]) == b"second"
+    for id in (put.physical_offset + 1, f"{'0' * 24}{end:08X}"):
+        missing = command("message", tmp_path, "--id", id)
+        assert (missing.code, "found by `query --key`" in missing.err) == (1, True)
+    wrong = command("message", tmp_path, "--id", "xyz")
+    assert (wrong.code, "'xyz' is not a message id" in wrong.err) == (2, True)

@@ -22,6 +22,7 @@ from tests.support.rocket.inside import dispatcher_of, log_of, opened_of, shards
 from tests.support.rocket.store.opened import OPTIONS, opened
 from tubestore.clock import ManualClock
 from tubestore.errors import (
+    InvalidMessage,
     StoreClosed,
     StoreFailed,
 )
@@ -281,6 +282,20 @@ def test_flush_brings_everything_to_stable_storage(tmp_path: Path) -> None:
         progress = opened_of(store).flusher.progress()
         assert progress.log.synced == end
         assert {mark.synced for mark in progress.followers.values()} == {end}
+
+
+def test_shards_have_the_settings_that_their_store_was_given(tmp_path: Path) -> None:
+    settings = tubestore.StoreOptions(segment_size_bytes=1000, index_segment_size_bytes=280)
+    config = OPTIONS.changed(layouts=LAYOUTS, tube_options=settings)
+    with rocketcompat.open(tmp_path, "w", config, background=False) as store:
+        for _ in range(20):
+            store.put_message(Message("A", b"x" * 100))
+            store.wait_dispatched(store.max_physical_offset - 1)
+            shards_of(store).store.flush()
+    assert len(list((tmp_path / "tube" / "A-0").glob("*.tube"))) > 2
+    wrong: Any = {"segment_size_bytes": 5}
+    with pytest.raises(InvalidMessage, match=r"tube_options: .* is no tubestore\.StoreOptions"):
+        OPTIONS.changed(tube_options=wrong)
 
 
 def test_a_store_has_no_shards_unless_they_were_asked_for_once(tmp_path: Path) -> None:
