@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tubestore.cli.kit.errors import NotThere, printable
+from tubestore.cli.kit.errors import NotThere, UsageMistake, printable
 from tubestore.cli.kit.options import Shared, with_shared
 from tubestore.cli.kit.output import (
     Format,
@@ -226,6 +226,9 @@ def printing(
 
     `-o -` is stdout. A binary format goes there too, unless it is a terminal.
     """
+    binary = format in (Format.ARROW, Format.PARQUET)
+    if binary and out in (None, "-") and sys.stdout.isatty():
+        raise UsageMistake(f"--format {format} is binary: send it to a file (-o) or a program")
     output = Output(format, int64, limit, summary, text)
     if out in (None, "-"):
         yield output

@@ -12,8 +12,8 @@ from typing import Any, cast
 @contextlib.contextmanager
 def watching(
     label: str, wanted: bool = True, *, in_bytes: bool = False
-) -> Iterator[Callable[[int, int], None]]:
-    """Give a long run a function to call with (done, total); it draws a bar on a terminal.
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Give a long run a function to call with (done, total or None); it draws a bar on a terminal.
 
     The bar appears after two seconds in which nothing was printed, and goes before something is.
     A run inside of another one draws none.
@@ -47,7 +47,7 @@ class _Bar:
         self._drawn: Any = None
         self._task: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int | None) -> None:
         if self._drawn is None:
             if time.monotonic() - self._quiet_since < self.quiet_seconds:
                 return

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import tubestore
-from tests.support.tube_cli import ENVIRONMENT
+from tests.support.tube_cli import ENVIRONMENT, Cli
 from tests.support.tube_cli import cli as cli
+from tests.support.tube_cli import root as root
+
+
+def test_a_run_reports_how_many_messages_there_were(
+    cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int | None]] = []
+
+    @contextmanager
+    def watching(label: str) -> Iterator[Callable[[int, int | None], None]]:
+        assert label == "messages"
+        yield lambda done, total: calls.append((done, total))
+
+    monkeypatch.setattr("tubestore.cli.kit.batches.watching", watching)
+    assert cli("read", root, "t", "-f", "jsonl", "-o", tmp_path / "out").code == 0
+    assert calls[-1] == (1000, None)
 
 
 @pytest.mark.gate

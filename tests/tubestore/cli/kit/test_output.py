@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,7 +51,7 @@ def test_csv_has_a_header_and_base64bodies_in(cli: Cli, root: Path) -> None:
 
 @pytest.mark.parametrize(("command", "time"), [("read", "timestamp"), ("dump", "int64")])
 def test_arrow_and_parquet_go_into_the_file_of_o(
-    cli: Cli, root: Path, tmp_path: Path, command: str, time: str
+    cli: Cli, root: Path, tmp_path: Path, command: str, time: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = (command, root, "t") if command == "read" else (command, root)
     for format in ("arrow", "parquet"):
@@ -63,6 +64,11 @@ def test_arrow_and_parquet_go_into_the_file_of_o(
         assert json.loads(result.err)["truncated"]
         piped = cli(*start, "--format", format)
         assert (piped.code, piped.out) == (0, cli(*start, "-f", format, "-o", "-").out)
+        with monkeypatch.context() as shown:
+            shown.setattr(sys.stdout, "isatty", lambda: True)
+            refused = cli(*start, "--format", format)
+        assert (refused.code, refused.out) == (2, b"")
+        assert "-o" in refused.err
         assert piped.out[:4] == (b"PAR1" if format == "parquet" else b"\xff" * 4)
 
 
