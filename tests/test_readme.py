@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import rocketcompat
+import tubestore
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -28,6 +33,17 @@ def test_the_readme_starts_with_one_sentence_and_the_two_commands() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 480
+
+
+@pytest.mark.parametrize("package", [tubestore, rocketcompat])
+def test_the_reference_has_every_public_name_and_no_other(package: ModuleType) -> None:
+    page = (ROOT / package.__name__ / "docs" / "api.md").read_text()
+    form = rf"^\.\. auto(?:class|function|exception):: {package.__name__}\.(\w+)(?:\(\))?$"
+    named = re.findall(form, page, re.MULTILINE)
+    assert sorted(named) == sorted(package.__all__)
+    for path in re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)", page, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_each_room_lists_its_files_in_reading_order() -> None:

@@ -37,6 +37,8 @@ autodoc_mock_imports = ["prometheus_client", "pyparsing"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 myst_heading_anchors = 4
+#: A docstring is plain text first: a backtick amiss in one is no reason to have no site.
+suppress_warnings = ["docutils"]
 highlight_language = "text"
 
 

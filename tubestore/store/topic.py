@@ -202,7 +202,7 @@ class Topic:
     def append_batch(self, data: Rows, *, durability: Durability | None = None) -> BatchAck:
         """Append a table of messages: Arrow, Polars, pandas, a dict of columns, a list of dicts.
 
-        A `Page`, its table, and a list of `Message`s are appended again, with their attributes and
+        A `Page`, its table, and a list of messages are appended again, with their attributes and
         times, in the partitions that they name.
 
         Columns: `body` (bytes or text, needed); `partition`, else chosen by `key`, else in turns;
