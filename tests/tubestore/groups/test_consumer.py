@@ -663,7 +663,7 @@ def test_heartbeats_keep_a_member_that_works_for_long() -> None:
         ({"topics": {"t": [0]}}, InvalidMessage, "without a group"),
         ({"topics": "a/b"}, ValueError, "a/b"),
         ({"strategy": "best"}, InvalidOption, "unknown"),
-        ({"start": "middle"}, ValueError, "start 'middle'"),
+        ({"start": "middle"}, ValueError, "start: 'middle' is not a valid time"),
         ({"on_removed": "stop"}, ValueError, "on_removed 'stop'"),
         ({"durability": "disk"}, ValueError, "durability 'disk'"),
         ({"session_timeout": 0}, ValueError, "session_timeout"),
