@@ -15,9 +15,13 @@ AT_LEAST_ONCE = Contestant("read, append", "limit", over_messages(sides.read_and
 GROUPS: tuple[Workload, ...] = (
     Workload(
         "group-poll",
-        "poll 10 partitions, 1,000 messages as Arrow a call, and commit each",
+        "poll 10 partitions, 1,000 messages as Arrow a call; positions are committed every 5 s",
         Sizes(500_000, 100_000),
-        (Contestant("tubestore", "ours", over_messages(sides.poll_arrow)), PAGES),
+        (
+            Contestant("tubestore", "ours", over_messages(sides.poll_arrow)),
+            Contestant("a commit each", "ours", over_messages(sides.poll_and_commit)),
+            PAGES,
+        ),
         (Bar(PAGES.name, 0.8),),
         whole=True,
     ),

@@ -62,20 +62,29 @@ def over_messages(do: Do) -> Callable[[Case], Any]:
     return start
 
 
-def _polled(store: tubestore.MessageStoreManager, case: Case) -> Iterator[tubestore.Polled]:
-    with store.consumer("g", TOPIC, auto_commit=False) as consumer:
+def _polled(
+    store: tubestore.MessageStoreManager, case: Case, *, each: bool = False
+) -> Iterator[tubestore.Polled]:
+    """Poll, and commit each answer, or as a consumer does by itself: every five seconds."""
+    with store.consumer("g", TOPIC, auto_commit=not each) as consumer:
         while len(polled := consumer.poll(case.limit)):
             yield polled
-            consumer.commit()
+            if each:
+                consumer.commit()
 
 
 def poll_arrow(store: tubestore.MessageStoreManager, case: Case) -> int:
-    """Poll tables of 1,000 messages, and commit each."""
+    """Poll tables of 1,000 messages."""
     return sum(polled.table.num_rows for polled in _polled(store, case))
 
 
+def poll_and_commit(store: tubestore.MessageStoreManager, case: Case) -> int:
+    """The same, and commit each."""
+    return sum(polled.table.num_rows for polled in _polled(store, case, each=True))
+
+
 def poll_messages(store: tubestore.MessageStoreManager, case: Case) -> int:
-    """The same, message by message."""
+    """Poll, and go through the answers message by message."""
     return sum(1 for polled in _polled(store, case) for _ in polled)
 
 
