@@ -10,6 +10,7 @@ processed, each member got each of its partitions in order, and no commit went b
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from random import Random
 from typing import Any
@@ -56,9 +57,11 @@ class Member:
         for partition in partitions:
             self.last.pop(partition, None)
 
-    def poll(self) -> int:
+    def poll(self, timeout: float = 0.0) -> int:
         random = self.world.random
-        polled = self.consumer.poll(random.randrange(1, 9), max_bytes=random.choice((80, 10_000)))
+        polled = self.consumer.poll(
+            random.randrange(1, 9), max_bytes=random.choice((80, 10_000)), timeout=timeout
+        )
         assert not polled.removed
         for message in polled:
             partition = message.topic, message.partition
@@ -172,6 +175,9 @@ class World:
             pass
         member.consumer.close()
 
+    def lacks_messages(self) -> bool:
+        return any(self.sent[place].keys() - self.processed[place] for place in self.sent)
+
     def settle(self) -> None:
         """Without more faults: everything comes to those that are left."""
         self.is_settling = True
@@ -179,14 +185,16 @@ class World:
         self.clock.advance(2 * SESSION_MS)
         self.members.append(Member(self))
         idle = 0
-        while idle < 8:
+        # A thread wakes readers, and may have to wait for a processor.
+        deadline = time.monotonic() + 60
+        while idle < 8 or (self.lacks_messages() and time.monotonic() < deadline):
             idle += 1
             self.clock.advance(SESSION_MS // 3)
             for member in self.members:
                 member.wakes_at = 0
                 try:
                     member.consumer.resume()
-                    if member.poll():
+                    if member.poll(timeout=0.1 if idle > 8 else 0.0):
                         idle = 0
                 except MemberFenced:
                     idle = 0
