@@ -22,8 +22,8 @@ from bench.spark.stores import BODY
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
 from tubestore.segments.listing import StoredFile, find_shards
+from tubestore.spark.kit.running import settle
 from tubestore.spark.kit.shapes import TUBESTORE
-from tubestore.spark.kit.worker_process import settle
 
 #: The columns that are read of a store, by this package and by the bounds.
 COLUMNS = ["partition", "offset", "received_time_ms", "key_code", "body"]

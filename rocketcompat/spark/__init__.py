@@ -6,8 +6,8 @@
     df = read(session(), "store", subscribe="orders", tags="paid || sent")
     write(df, "another", job_id="load-7")
 
-As `tubestore.spark`; its page has what is promised. **A `where` is not pushed down**: the log
-is one sequence, and reading one topic reads all of it, from `startingTimestamp` on if given.
+As `tubestore.spark`; its page has what is promised. The log is one sequence, and reading one topic
+reads all of it, from `startingTimestamp` on if given.
 
 | module | what |
 | --- | --- |
@@ -48,14 +48,22 @@ def register(spark: SparkSession) -> None:
 
 
 def read(
-    spark: SparkSession, path: str, *, columns: Sequence[str] | None = None, **options: Any
+    spark: SparkSession,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
+    **options: Any,
 ) -> DataFrame:
-    """Return a store's messages as a DataFrame; `options` by their names in the documentation."""
+    """Return a store's messages as a DataFrame; `options` by their names in the documentation.
+
+    `pushdown` as in `tubestore.spark.read`.
+    """
     need_spark()
     from rocketcompat.spark.source import RocketMqSource
     from tubestore.spark.kit.frames import read_frame
 
-    return read_frame(RocketMqSource, spark, path, columns, options)
+    return read_frame(RocketMqSource, spark, path, columns, options, pushdown=pushdown)
 
 
 def read_stream(

@@ -6,7 +6,7 @@ Nothing here imports Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocketcompat.inspect.directory import StoreDirectory
@@ -25,6 +25,7 @@ from tubestore.spark.kit.options import (
     starting,
     text,
 )
+from tubestore.spark.kit.pushdown import Bound, Pushable, Pushed, moment, whole, words
 
 _OWN_SCHEMA = Option("schema", one_of("rocketmq", "kafka"), "rocketmq", "Columns: own, or Kafka's.")
 #: Where the log lies, by RocketMQ's names.
@@ -41,6 +42,20 @@ TABLE = (
     Option("endingOffsets", ending, LATEST, "`latest`, or offsets; the end is not included."),
     *LOG_TABLE,
 )
+
+
+#: What a `where` over a log is pushed down of.
+PUSHABLE = {
+    "topic": Pushable(words, sets=True),
+    "queue_id": Pushable(whole, sets=True, ordered=True),
+    "queue_offset": Pushable(whole, ordered=True),
+    "born_timestamp": Pushable(whole, ordered=True),
+    "store_timestamp": Pushable(whole, ordered=True),
+    "store_time": Pushable(moment, ordered=True, column="store_timestamp"),
+    # Compared as bytes, which need not be text.
+    "tags": Pushable(words, sets=True, exact=False),
+    "keys": Pushable(words, sets=True, exact=False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,11 @@ class RocketOptions(SharedOptions):
             end_ms=found["endingTimestamp"],
             log_paths=tuple((o.name, found[o.name]) for o in LOG_TABLE if found[o.name]),
         )
+
+    def narrow(self, pushed: Pushed) -> RocketOptions:
+        """Return the options with what was pushed down."""
+        times = Bound(None, self.begin_ms, self.end_ms).both(pushed.of("store_timestamp"))
+        return replace(self, pushed=pushed, begin_ms=times.low, end_ms=times.high)
 
     def directory(
         self, sizes: Mapping[str, Any] | None = None, vfs: Vfs | None = None

@@ -18,10 +18,11 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogSplit
-from rocketcompat.spark.shapes import columns_of, unreadable
+from rocketcompat.spark.shapes import columns_of, keys_of, unreadable
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets
+from tubestore.spark.kit.pushdown import Pushed
 from tubestore.spark.kit.shapes import Shape
 
 
@@ -50,6 +51,8 @@ class LogReading:
                     yield self.shape.arrange(columns_of(chosen, names), self.schema)
                 continue
             self._refuse(piece)
+            if self.options.pushed:
+                continue  # such a row has nothing that could be compared
             size = piece.end - piece.start
             batch = unreadable(names, piece.start, size, piece.state)
             yield self.shape.arrange(batch, self.schema)
@@ -112,9 +115,26 @@ def wanted(records: RecordColumns, options: RocketOptions) -> RecordColumns:
     if options.tags is not None:
         tags = pa.array([tag.encode() for tag in options.tags], pa.large_binary())
         keep &= pc.is_in(records.tags(), tags).to_numpy(zero_copy_only=False)
+    keep &= _pushed(records, options.pushed)
     if keep.all():
         return records
     return RecordColumns(records.data, records.starts[keep], records.base, records.path)
+
+
+def _pushed(records: RecordColumns, pushed: Pushed) -> Any:
+    """Return which records are within what was pushed down; times are among the options."""
+    keep = np.ones(len(records), bool)
+    for name, bound in pushed.bounds.items():
+        if name == "topic":
+            topics = np.array([bound.holds(topic) for topic in records.topic_names], bool)
+            keep &= topics[records.topic_codes]
+        elif name in ("tags", "keys"):
+            values = records.tags() if name == "tags" else keys_of(records)
+            texts = pa.array([text.encode() for text in sorted(bound.among or ())], values.type)
+            keep &= pc.is_in(values, texts).to_numpy(zero_copy_only=False)
+        else:
+            keep &= bound.mask(records.column(name))
+    return keep
 
 
 def _bounded(records: RecordColumns, given: int | Offsets, *, lower: bool) -> Any:

@@ -75,10 +75,15 @@ def _column(records: RecordColumns, name: str) -> Any:
     if name == "tags":
         return _text(records.tags())
     if name == "keys":
-        return _text(_property(records, PROPERTY_KEYS))
+        return _text(keys_of(records))
     if name == "store_time":
         return pa.array(records.column("store_timestamp"), pa.timestamp("ms", "UTC"))
     return None
+
+
+def keys_of(records: RecordColumns) -> Any:
+    """Return the keys of each row as they are stored, null without any."""
+    return _property(records, PROPERTY_KEYS)
 
 
 def _property(records: RecordColumns, name: str) -> Any:

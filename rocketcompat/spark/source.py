@@ -1,6 +1,6 @@
 """The data source `rocketmq`: a RocketMQ store, its CommitLog, as a DataFrame.
 
-`tubestore.spark.kit.source` describes what runs where, and why nothing is pushed down.
+`tubestore.spark.kit.source` describes what runs where.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rocketcompat.spark.loads import RocketLoad
-from rocketcompat.spark.options import RocketOptions
+from rocketcompat.spark.options import PUSHABLE, RocketOptions
 from rocketcompat.spark.planning import check_topics, plan
 from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import SHAPES
@@ -46,5 +46,6 @@ class RocketMqSource(StoreSource):
     kind: ClassVar = StoreKind(
         "rocketmq", RocketOptions, RocketWriteOptions, RocketLoad, SHAPES,
         lambda options: check_topics(options.directory(), options), reading_of, plan,
-        lambda options, schema: stream_reader(options, reading_of(options, schema)), grouped,
+        lambda options, schema: stream_reader(options, reading_of(options, schema)),
+        PUSHABLE, {"rocketmq": "physical_offset"}, grouped,
     )  # fmt: skip

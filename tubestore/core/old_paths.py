@@ -113,7 +113,7 @@ spark.shapes spark.kit.shapes
 spark.sink spark.kit.sink
 spark.tasks spark.kit.tasks
 spark.triggers spark.kit.triggers
-spark.worker_process spark.kit.worker_process
+spark.worker_process spark.kit.running
 spark.write_options spark.kit.write_options
 state_check offline.own_files
 state_files record.state_files

@@ -5,10 +5,9 @@
     spark = session()
     df = read(spark, "data", subscribe="logs", columns=["partition", "offset", "body"])
 
-**A `where` is not pushed down.** Everything that the options do not exclude is read, and filtered
-afterwards: prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`,
-`filterItems` and with `columns`; without a column of the data, no data is read. The number of
-planned bytes goes to stderr.
+Prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`, `filterItems` and with
+`columns`; without a column of the data, no data is read. A `where` filters what these leave, unless
+`read` pushes it down. The number of planned bytes goes to stderr.
 
 | module | content |
 | --- | --- |
@@ -75,7 +74,12 @@ def register(spark: SparkSession) -> None:
 
 
 def read(
-    spark: SparkSession, path: str, *, columns: Sequence[str] | None = None, **options: Any
+    spark: SparkSession,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    pushdown: bool | None = None,
+    **options: Any,
 ) -> DataFrame:
     """Return a store's messages as a DataFrame.
 
@@ -83,12 +87,15 @@ def read(
     part of the schema: without one that needs the data (`body`, `attributes`, `filter_item`,
     `msg_id`, `state`) only the index is read. Raises InvalidOption, NotAStore, UnknownTopic
     before Spark is asked anything, where the store is on this machine.
+
+    A `where` is pushed down in a session with `spark.sql.python.filterPushdown.enabled`, unless
+    `pushdown` is False. The DataFrame is for one set of filters then: another use is refused.
     """
     need_spark()
     from tubestore.spark.kit.frames import read_frame
     from tubestore.spark.source import TubeStoreSource
 
-    return read_frame(TubeStoreSource, spark, path, columns, options)
+    return read_frame(TubeStoreSource, spark, path, columns, options, pushdown=pushdown)
 
 
 def read_stream(

@@ -46,6 +46,7 @@ from tubestore.record.state_files import parse_identity
 from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards
 from tubestore.segments.lost_files import missing_directory
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
+from tubestore.spark.kit.pushdown import Bound
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topics import saved_settings
@@ -342,6 +343,11 @@ def shard_limits(
     DataLoss or OffsetOutOfRange for an offset that is not kept or not there yet.
     """
     wanted = options.partitions_of(shard.topic)
+    pushed = options.pushed.of("partition")
+    if pushed != Bound():
+        base = shard.store_id * PARTITIONS_PER_STORE
+        ids = range(base, base + PARTITIONS_PER_STORE) if wanted is None else wanted
+        wanted = frozenset(filter(pushed.holds, ids))
     starts = _of_topic(options.starting, shard.topic)
     ends = _of_topic(options.ending, shard.topic)
     limits = []
@@ -374,6 +380,8 @@ def _wanted_portions(
         limits = tuple(one for one in limits if one.start < one.end)
         low = min((one.start for one in limits), default=low)
         end = max((one.end for one in limits), default=low)
+    offsets = Bound(None, low, end).both(options.pushed.of("offset"))
+    low, end = offsets.low or 0, -(-(offsets.high or 0) // ENTRY_SIZE) * ENTRY_SIZE
     for portion in index.portions(low, end, max_bytes):
         yield replace(portion, limits=limits, others=others)
 
@@ -392,6 +400,7 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
     shards = [
         with_journal(vfs, options.path, s, journal.of(store_key(s.topic, s.store_id)))
         for s in choose_shards(vfs, options, journal)
+        if options.pushed.of("topic").holds(s.topic)
     ]
     max_bytes = options.max_split_bytes
     if options.min_partitions > 1:

@@ -8,7 +8,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tubestore.core.vfs import OsVfs
 from tubestore.spark.kit.loads import Load
-from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.kit.options import PUSHABLE, ReadOptions
 from tubestore.spark.kit.shapes import SHAPES
 from tubestore.spark.kit.source import StoreKind, StoreSource
 from tubestore.spark.kit.write_options import WriteOptions
@@ -35,5 +35,5 @@ class TubeStoreSource(StoreSource):
     kind: ClassVar = StoreKind(
         "tubestore", ReadOptions, WriteOptions, Load, SHAPES,
         lambda options: choose_shards(OsVfs(), options), reading_of, plan, stream_reader,
-        grouped,
+        PUSHABLE, {"tubestore": "offset", "kafka": "offset"}, grouped,
     )  # fmt: skip

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import random
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo
 
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.apply import repair
 from rocketcompat.spark.intake import RocketIntake
-from rocketcompat.spark.options import RocketOptions
+from rocketcompat.spark.options import PUSHABLE, RocketOptions
 from rocketcompat.spark.reading import LogReading
 from rocketcompat.spark.shapes import ROCKETMQ
+from rocketcompat.spark.source import RocketMqSource
+from tests.spark.filters import passing, pushed_rows, some_filters
 from tests.spark.rocket_readings import numbers
 from tests.spark.rocket_readings import root as root
 from tests.spark.rocket_readings import template as template
@@ -99,3 +103,37 @@ def test_a_reading_survives_the_way_to_another_process(root: Path) -> None:
     again, splits = pickle.loads(pickle.dumps((reading, made.splits)))
     rows = [row for s in splits for b in again.batches(s) for row in b.to_pylist()]
     assert rows == read_log(root, made)
+
+
+def rocket_source(root: Path, **options: str) -> RocketMqSource:
+    return RocketMqSource(CaseInsensitiveDict(path=str(root), **options))
+
+
+def test_any_pushed_filters_leave_the_same_rows_and_fewer_are_read(
+    root: Path, tmp_path: Path
+) -> None:
+    rows, rng = read_log(root, planned(root)), random.Random(seed := random.randrange(1 << 30))
+    fewer = 0
+    for number in range(40):
+        filters = some_filters(rng, rows, PUSHABLE)
+        options = {"pushdown": str(tmp_path / f"{seed}-{number}"), "maxSplitBytes": "20000"}
+        found, _, read = pushed_rows(rocket_source(root, **options), filters)
+        assert found == passing(rows, filters), f"seed {seed}: {filters}"
+        fewer += read < len(rows)
+    assert fewer > 25
+
+
+def test_a_damaged_place_is_no_row_where_filters_are_pushed_down(
+    root: Path, tmp_path: Path
+) -> None:
+    """Its columns are null, and no condition on them is true."""
+    log = min((root / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[4:8] = b"\0\0\0\1"
+    log.write_bytes(data)
+    lenient = {"failOnCorrupt": "false", "pushdown": str(tmp_path / "pushed")}
+    filters = [EqualTo(("queue_id",), 1)]
+    found, left, _ = pushed_rows(rocket_source(root, **lenient), filters)
+    assert left == []
+    assert found
+    assert all(row["queue_id"] == 1 for row in found)

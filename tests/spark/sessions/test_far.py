@@ -92,12 +92,3 @@ def test_the_doctor_names_a_python_that_only_the_driver_has(
     out = driver(far, hidden, EXAMINE, root, "200", "{}", PYSPARK_PYTHON=str(hidden / "python"))
     _, (problem, *_) = json.loads(out)
     assert problem.startswith(f'{THERE}: Cannot run program "{hidden}/python"')
-
-
-def test_the_doctor_names_a_driver_that_no_executor_reaches(
-    far: Cluster, hidden: Path, root: Path
-) -> None:
-    wrong = json.dumps({"spark.driver.host": "127.0.0.1"})
-    count, (problem,) = json.loads(driver(far, hidden, EXAMINE, root, "100", wrong))
-    assert count == 0
-    assert "the way to the driver at 127.0.0.1:" in problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.spark.stores import T0, scanned_rows, write_store
 from tests.support.golden import TUBE_VERSION, GoldenFactory
 from tubestore.errors import InvalidOption, NotAStore, UnknownTopic
 from tubestore.record.layouts import key_code_of
+from tubestore.spark.kit.pushdown import SETTING
 
 
 @pytest.fixture
@@ -100,6 +102,53 @@ def test_a_frame_that_is_used_twice_gives_the_right_rows_each_time(spark: Any, r
     frame.createOrReplaceTempView("twice")
     assert spark.sql("SELECT count(*) FROM twice WHERE offset < 28").first()[0] == 1
     assert spark.sql("SELECT count(*) FROM twice").first()[0] == 300
+
+
+@pytest.fixture
+def pushing(spark: Any) -> Iterator[Any]:
+    """The session with Spark's setting for filters."""
+    spark.conf.set(SETTING, "true")
+    yield spark
+    spark.conf.unset(SETTING)
+
+
+def test_a_where_is_pushed_down_where_the_session_allows_it(
+    pushing: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["partition", "body"]
+    frame = read(pushing, root, subscribe="logs", columns=columns).where("partition = 2")
+    frame.explain("formatted")
+    assert re.search(r"PushedFilters: \[[^\]]*partition", capsys.readouterr().out)
+    rows = scanned_rows(root, columns=["topic", *columns])
+    expected = [r for r in rows if r.pop("topic") == "logs" and r["partition"] == 2]
+    assert rows_of(frame) == expected
+    late = "received_time >= timestamp_millis(1700000000050) AND filter_item = 'paid'"
+    found = rows_of(read(pushing, root).where(late))
+    assert found == [
+        r for r in scanned_rows(root)
+        if r["received_time_ms"] >= T0 + 50 and r["filter_item"] == "paid"
+    ]  # fmt: skip
+
+
+def test_a_frame_that_pushes_down_never_gives_the_rows_of_another_filter(
+    pushing: Any, root: Path
+) -> None:
+    frame = read(pushing, root, subscribe="orders", columns=["offset", "partition"])
+    late = frame.filter("offset >= 5600")
+    assert late.count() == 100
+    assert late.count() == 100
+    for other in (frame, frame.filter("offset < 28"), late.union(frame)):
+        with pytest.raises(Exception, match="InvalidOption: option pushdown: this DataFrame is"):
+            other.count()
+    plain = read(pushing, root, subscribe="orders", columns=["offset"], pushdown=False)
+    assert plain.filter("offset >= 5600").count() == 100
+    assert plain.count() == 300
+
+
+def test_a_session_without_the_setting_goes_on_unpushed(spark: Any, root: Path) -> None:
+    frame = read(spark, root, subscribe="orders", pushdown=True)
+    assert frame.filter("offset >= 5600").count() == 100
+    assert frame.count() == 300
 
 
 def test_a_dataframe_is_a_snapshot_and_a_new_one_sees_more(spark: Any, root: Path) -> None:

@@ -68,6 +68,7 @@ def doctor(spark: SparkSession, root: str) -> Diagnosis:
     problems, rows = [], []
     if "problem" in here:
         problems.append(f"the driver's machine: {here['problem']}")
+    problems += _planning(spark)
     try:
         rows = _rows(spark, probe)
     except Exception as error:
@@ -106,6 +107,25 @@ def _rows(spark: SparkSession, probe: Probe) -> list[Row]:
         return [json.loads(row[0]) for row in frame.collect()]
     finally:
         cloudpickle.unregister_pickle_by_value(probe_module)
+
+
+def _planning(spark: SparkSession) -> Iterator[str]:
+    """Run the Python in which Spark plans on this machine: the same one as on the executors."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return
+    python = spark.sparkContext.pythonExec
+    command = [python, "-c", "import tubestore.spark.kit.loads"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        text = ran.stderr.strip().rpartition("\n")[2]
+        failed = bool(ran.returncode)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        text, failed = str(error), True
+    if failed:
+        yield (
+            f"the driver's machine: {python}, which Spark plans with, cannot use this package: "
+            f"{text} (activate its environment, or set PYSPARK_PYTHON on every machine)"
+        )
 
 
 def _shown(row: Row) -> Row:

@@ -1,5 +1,5 @@
 """What the data sources and jobs of both packages share.
 
-Reading order: worker_process, java, options, settings, shapes, write_options, intake, loads, tasks,
+Reading order: java, pushdown, options, settings, shapes, write_options, intake, loads, tasks,
 sink, source, frames, triggers, running, publishing.
 """

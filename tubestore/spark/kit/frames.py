@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
+import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from tubestore.spark.kit.pushdown import SETTING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +33,12 @@ def read_frame(
     given: Mapping[str, Any],
     *,
     stream: bool = False,
+    pushdown: bool | None = False,
 ) -> DataFrame:
-    """Return the DataFrame of a store; see `read` and `read_stream` of both packages."""
+    """Return the DataFrame of a store; see `read` and `read_stream` of both packages.
+
+    `pushdown` None: where the session has Spark's setting for it.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     kind, texts = source.kind, texts_of(given)
@@ -36,11 +47,29 @@ def read_frame(
         path = os.path.abspath(options.path)  # Spark may run in another directory
         kind.check(replace(options, path=path))
     source.register(spark)
+    shape, always = kind.shapes[options.shape], None
+    if pushdown is not False and _on_the_driver(spark) and spark.conf.get(SETTING) == "true":
+        always = kind.always.get(options.shape)
+    if always is not None:
+        texts["pushdown"] = os.path.join(_notes(), uuid.uuid4().hex)
     reader = (spark.readStream if stream else spark.read).format(kind.format).options(**texts)
     if columns is not None:
-        reader = reader.schema(from_arrow_schema(kind.shapes[options.shape].part(columns)))
+        names = [*shape.part(columns).names]
+        more = [always] if always is not None and always not in names else []
+        reader = reader.schema(from_arrow_schema(shape.part(names + more)))
     frame: DataFrame = reader.load(str(path))
-    return frame
+    if always is None:
+        return frame
+    frame = frame.where(f"`{always}` IS NOT NULL")  # so that Spark asks at every use
+    return frame if columns is None else frame.select(*columns)
+
+
+@functools.cache
+def _notes() -> str:
+    """Return a directory of this process, for what its DataFrames have pushed down."""
+    made = tempfile.mkdtemp(prefix="tubestore-pushed-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def write_frame(

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
 from tubestore.errors import InvalidOption
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
+from tubestore.record.layouts import key_code_of
+from tubestore.spark.kit.pushdown import Bound, Pushable, Pushed, moment, whole, words
 from tubestore.values import WHOLE_END, UsageMistake, parse_time
 
 EARLIEST, LATEST = -2, -1
@@ -122,6 +125,13 @@ def time(value: str) -> int:
         raise ValueError(str(mistake)) from None
 
 
+def notes(value: str) -> str:
+    """Check where a DataFrame keeps what it pushed down."""
+    if not os.path.isabs(value):
+        raise ValueError("only a DataFrame of `read` pushes down: read(…, pushdown=True)")
+    return value
+
+
 def _object(value: str, example: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
@@ -211,6 +221,7 @@ SHARED = (
         True,
         "Fail where retention has removed what is wanted, or the journal is damaged.",
     ),
+    Option("pushdown", notes, None, "Set by `read`: where it keeps what a DataFrame pushed down."),
     Option("maxOffsetsPerTrigger", count, None, "Messages of a micro-batch.", "stream"),
     Option("maxBytesPerTrigger", size, None, "Bytes of a micro-batch.", "stream"),
 )
@@ -302,6 +313,9 @@ class SharedOptions:
     fail_on_data_loss: bool = True
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    #: Where a DataFrame keeps what it pushed down; None: nothing is pushed down.
+    pushes: str | None = None
+    pushed: Pushed = field(default_factory=Pushed)
 
     def wants_topic(self, topic: str) -> bool:
         """True if a topic is read."""
@@ -328,7 +342,21 @@ def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str,
         "fail_on_data_loss": found["failOnDataLoss"],
         "max_rows_per_trigger": found["maxOffsetsPerTrigger"],
         "max_bytes_per_trigger": found["maxBytesPerTrigger"],
+        "pushes": found["pushdown"],
     }
+
+
+#: What a `where` over a tube store is pushed down of.
+PUSHABLE = {
+    "topic": Pushable(words, sets=True),
+    "partition": Pushable(whole, sets=True, ordered=True),
+    "offset": Pushable(whole, ordered=True),
+    "received_time": Pushable(moment, ordered=True, column="received_time_ms"),
+    "received_time_ms": Pushable(whole, ordered=True),
+    "key_code": Pushable(whole, sets=True),
+    # Items of the same hash are read, too, and blanks around an item do not count.
+    "filter_item": Pushable(words, sets=True, exact=False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +387,16 @@ class ReadOptions(SharedOptions):
         if self.assigned is not None:
             return topic in self.assigned
         return SharedOptions.wants_topic(self, topic)  # with slots, super() is of another class
+
+    def narrow(self, pushed: Pushed) -> ReadOptions:
+        """Return the options with what was pushed down."""
+        given, items = self.filter, pushed.of("filter_item").among
+        times = Bound(None, given.start_ms, given.end_ms).both(pushed.of("received_time_ms"))
+        codes = Bound(given.key_codes).both(Bound(pushed.of("key_code").among))
+        if items is not None:
+            codes = codes.both(Bound(frozenset(map(key_code_of, items))))
+        wanted = Filter(codes.among, times.low, times.high, given.items)
+        return replace(self, pushed=pushed, filter=wanted)
 
     def named_topics(self) -> tuple[str, ...]:
         """Return the topics that were named, all of which have to be there."""

@@ -11,9 +11,8 @@ them to the tasks. Where Python runs what:
 | `read` | the task |
 | `writer`, `streamWriter` | once a job, once a micro-batch (`sink.py`) |
 
-There is no `pushFilters`: Spark 4.3.0 keeps what one query pushed down for the next one that
-uses the same DataFrame, and gives wrong rows without a word. A `where` therefore reads
-everything; options prune.
+A `where` is pushed down for DataFrames of `read` in sessions that allow it; `pushdown.py` has the
+reason. Any other reader has no `pushFilters`: Spark would fail in a session without the setting.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tubestore.spark.kit.pushdown import Pushable, keep, push
 from tubestore.spark.kit.settings import check_settings
 from tubestore.spark.kit.sink import StoreStreamWriter, StoreWriter, appended_schema
 from tubestore.spark.kit.tasks import SplitReader, plain_errors
@@ -59,8 +59,36 @@ class StoreKind:
     #: Returns the splits of a batch.
     plan: Callable[[Any], Any]
     stream_reader: Callable[[Any, StructType], DataSourceStreamReader]
+    #: Columns with bounds that a batch applies.
+    pushable: Mapping[str, Pushable]
+    #: By shape a column that no row is without.
+    always: Mapping[str, str]
     #: Returns a DataFrame to be sorted, and the columns that group rows in one task.
     grouped: Callable[[DataFrame, Any], tuple[DataFrame, list[str]]]
+
+
+class PushingReader(SplitReader):
+    """Reads what passes the filters that Spark pushes down."""
+
+    def __init__(self, kind: StoreKind, options: Any, schema: StructType) -> None:
+        super().__init__(kind.reading_of(options, schema), partial(kind.plan, options))
+        self._kind, self._options, self._schema = kind, options, schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tasks get a copy: they only read, and the kind is not sent.
+        return {"reading": self.reading, "_make": None}
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take filters; returns those that Spark has to apply itself."""
+        with plain_errors():
+            source_of = self._kind.shapes[self._options.shape].source_of
+            pushed, left = push(filters, self._kind.pushable, source_of)
+            keep(self._options.pushes, pushed)
+            options = self._options.narrow(pushed)
+            self.reading = self._kind.reading_of(options, self._schema)
+            self._make = partial(self._kind.plan, options)
+            self.remark = f"pushed down: {pushed}" if pushed else "nothing to push down"
+        return left
 
 
 class StoreSource(DataSource):
@@ -91,6 +119,8 @@ class StoreSource(DataSource):
         """Return the reader of a batch."""
         with plain_errors():
             options = self.kind.read_options.parse(self.options)
+            if options.pushes is not None:
+                return PushingReader(self.kind, options, schema)
             return SplitReader(
                 self.kind.reading_of(options, schema), partial(self.kind.plan, options)
             )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tubestore.errors import TubeStoreError
-from tubestore.spark.kit.worker_process import settle
+from tubestore.spark.kit.running import settle
 
 
 class ReadsSplits(Protocol):
@@ -35,6 +35,9 @@ class SplitReader(DataSourceReader):
     `make` plans: what it returns has `splits`, and can `describe` itself.
     """
 
+    #: What is printed beside the plan.
+    remark = "a where() filters afterwards; only options leave data unread"
+
     def __init__(self, reading: ReadsSplits, make: Callable[[], Any]) -> None:
         self.reading, self._make = reading, make
 
@@ -42,7 +45,7 @@ class SplitReader(DataSourceReader):
         """Plan: one partition a split."""
         with plain_errors():
             made = self._make()
-        note(f"{made.describe()} (a where() filters afterwards; only options leave data unread)")
+        note(f"{made.describe()} ({self.remark})")
         return [InputPartition(split) for split in made.splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

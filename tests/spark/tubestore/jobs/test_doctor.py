@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,6 +78,22 @@ def test_a_file_that_is_not_seen_from_here_is_a_problem(tmp_path: Path) -> None:
     assert list(doctor._unseen(probe, rows[:1])) == []
     (unseen,) = doctor._unseen(probe, rows)
     assert unseen == "far: what it writes is not seen here: the directory is not shared"
+
+
+def session_with(python: str) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(pythonExec=python))
+
+
+def test_a_python_without_the_package_that_plans_is_a_problem(tmp_path: Path) -> None:
+    assert list(doctor._planning(session_with(sys.executable))) == []
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: No module named x' >&2; exit 1\n")
+    python.chmod(0o755)
+    (text,) = doctor._planning(session_with(str(python)))
+    assert text.startswith(f"the driver's machine: {python}, which Spark plans with, cannot use")
+    assert "No module named x" in text
+    (text,) = doctor._planning(session_with(str(tmp_path / "none")))
+    assert "No such file" in text
 
 
 # -- with a Spark of its own ----------------------------------------------------------------------
@@ -152,3 +170,24 @@ def test_a_session_that_spark_refuses_is_one_sentence(monkeypatch: pytest.Monkey
     assert list(doctor._diagnose(given))[-1] == {
         "problems": ["Spark does not start at yarn: no configuration"]
     }  # fmt: skip
+
+
+def test_executors_that_do_not_come_are_named_with_the_drivers_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pyspark")
+    from tubestore.spark import laptop
+
+    context = SimpleNamespace(
+        statusTracker=lambda: SimpleNamespace(getExecutorInfos=lambda: ["the driver"]),
+        isStopped=lambda: True,  # the master has removed the application
+    )
+    spark = SimpleNamespace(
+        conf={"spark.driver.host": "10.0.0.7", "spark.driver.port": "4040"},
+        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
+    )
+    monkeypatch.setattr(laptop, "session", lambda *given, **more: spark)
+    given = {"root": "r", "master": "spark://far:7077", "settings": {}, "memory": None}
+    (problem,) = list(doctor._diagnose(given))[-1]["problems"]
+    assert problem.startswith("no executor of spark://far:7077 comes: ")
+    assert "the way to the driver at 10.0.0.7:4040 (spark.driver.host)" in problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,32 @@ def test_sealed_splits_of_a_store_that_grew_are_the_same(root: Path) -> None:
     write_store(root, {"orders": 5})
     assert keys() == before
     assert len(before) > 8
+
+
+@pytest.fixture
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(running, "_settled", False)
+    assert gc.get_freeze_count() == 0
+    yield
+    gc.unfreeze()
+
+
+def test_a_worker_that_is_used_again_does_not_go_through_its_imports_after_every_task(
+    thawed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    running.settle()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    kept = [[n] for n in range(10_000)]
+    running.settle()
+    assert gc.get_freeze_count() <= frozen, "what a task has made is collected as ever"
+    assert len(kept) == 10_000
+
+
+def test_other_processes_are_left_as_they_are(
+    thawed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    running.settle()
+    assert gc.get_freeze_count() == 0

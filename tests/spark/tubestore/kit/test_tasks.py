@@ -21,7 +21,7 @@ def test_the_planned_bytes_are_printed(root: Path, capsys: pytest.CaptureFixture
     read(source(root))
     said = capsys.readouterr().err
     assert f"{root}: planned 1 splits, at most 1,050 messages and " in said
-    assert "where is not pushed down" in said
+    assert "a where() filters afterwards" in said
 
 
 def test_damage_is_a_sentence_too(root: Path) -> None:
