@@ -53,6 +53,23 @@ def test_sql_reads_a_view_with_options(spark: Any, root: Path) -> None:
     assert [tuple(row) for row in found] == [(1, ids.count(1)), (2, ids.count(2))]
 
 
+def test_a_table_of_the_catalog_is_read_and_written_with_its_path(spark: Any, root: Path) -> None:
+    """Spark keeps the options of a table, and hands them to no source in Python."""
+    spark.sql(f"CREATE TABLE kept USING tubestore OPTIONS (path '{root}', subscribe 'logs')")
+    try:
+        store = f"WITH (path = '{root}', subscribe = 'orders')"
+        assert spark.sql(f"SELECT count(*) FROM kept {store}").first()[0] == 300
+        spark.sql(
+            f"INSERT INTO kept WITH (path = '{root}') (topic, partition, body) "
+            "VALUES ('orders', 1, X'41')"
+        )
+        assert spark.sql(f"SELECT count(*) FROM kept {store}").first()[0] == 301
+        with pytest.raises(Exception, match=r"WITH \(path = '…'\)"):
+            spark.sql("SELECT count(*) FROM kept").collect()
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
 def test_a_table_that_was_made_with_partition_id_is_read(spark: Any, root: Path) -> None:
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW old (partition_id INT, offset BIGINT) USING tubestore "

@@ -48,7 +48,11 @@ def read_frame(
         kind.check(replace(options, path=path))
     source.register(spark)
     shape, always = kind.shapes[options.shape], None
-    if pushdown is not False and _on_the_driver(spark) and spark.conf.get(SETTING) == "true":
+    if (
+        pushdown is not False
+        and _on_the_driver(spark)
+        and spark.conf.get(SETTING).lower() == "true"
+    ):
         always = kind.always.get(options.shape)
     if always is not None:
         texts["pushdown"] = os.path.join(_notes(), uuid.uuid4().hex)

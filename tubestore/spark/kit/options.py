@@ -242,6 +242,12 @@ ALTERNATIVES = (
     ("assign", "partitions"),
     ("filterItems", "keyCodes"),
 )
+#: What Spark's catalog adds to the options of a table (`TableCatalog.PROP_…`), and the beginning
+#: of the second name that each option has there.
+_OF_CATALOG = frozenset(
+    ("collation", "comment", "external", "is_managed_location", "location", "owner", "provider")
+)
+_SECOND_NAME = "option."
 #: What a stream has no use for: it has no end.
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 
@@ -258,6 +264,8 @@ def parse(
     present = set()
     for key, value in given.items():
         option = options.get(key.lower())
+        if option is None and (key.lower() in _OF_CATALOG or key.lower().startswith(_SECOND_NAME)):
+            continue
         if option is None:
             raise InvalidOption(key, _unknown(key, options))
         if option.use == "stream" and stream is False:
@@ -288,7 +296,11 @@ def _unknown(key: str, options: Mapping[str, Option]) -> str:
 def local_path(path: str | None) -> str:
     """Return the directory of an option `path`; InvalidOption for what is no path of a file."""
     if path is None:
-        raise InvalidOption("path", "missing: .load('/path/of/the/store')")
+        raise InvalidOption(
+            "path",
+            "missing: .load('/path/of/the/store'); for a table WITH (path = '…') behind its name, "
+            "since Spark's PythonTable hands over no options of tables",
+        )
     if path.startswith("file:"):
         return re.sub("^file:(//)?", "", path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):

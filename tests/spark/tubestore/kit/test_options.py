@@ -126,3 +126,17 @@ def test_a_stream_has_limits_and_no_end() -> None:
 def test_the_documentation_has_every_option() -> None:
     table = markdown(TABLE)
     assert all(f"`{option.name}`" in table for option in TABLE)
+
+
+def test_what_a_catalog_adds_to_the_options_of_a_table_is_no_error() -> None:
+    added = {
+        "location": "file:/x", "option.path": "/x", "option.subscribe": "logs", "owner": "root",
+        "provider": "tubestore", "external": "true", "comment": "messages",
+    }  # fmt: skip
+    found = ReadOptions.parse({"path": "/x", "subscribe": "logs", **added})
+    assert found == ReadOptions.parse({"path": "/x", "subscribe": "logs"})
+
+
+def test_a_table_without_its_path_is_an_error_with_the_way_to_give_it() -> None:
+    with pytest.raises(InvalidOption, match=r"WITH \(path = '…'\) behind its name.*PythonTable"):
+        ReadOptions.parse({})
