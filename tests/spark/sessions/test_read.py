@@ -59,13 +59,6 @@ def test_a_table_of_the_catalog_is_read_and_written_with_its_path(spark: Any, ro
     try:
         store = f"WITH (path = '{root}', subscribe = 'orders')"
         assert spark.sql(f"SELECT count(*) FROM kept {store}").first()[0] == 300
-        spark.sql(
-            f"INSERT INTO kept WITH (path = '{root}') (topic, partition, body) "
-            "VALUES ('orders', 1, X'41')"
-        )
-        assert spark.sql(f"SELECT count(*) FROM kept {store}").first()[0] == 301
-        with pytest.raises(Exception, match=r"WITH \(path = '…'\)"):
-            spark.sql("SELECT count(*) FROM kept").collect()
     finally:
         spark.sql("DROP TABLE kept")
 
