@@ -36,7 +36,7 @@ def _identity() -> str:
 
 
 def _small_shards(root: str, **settings: Any) -> TubeLayout:
-    return TubeLayout(root, **settings, options=SMALL_SHARDS)
+    return TubeLayout(root, **{**settings, "options": SMALL_SHARDS})
 
 
 @contextlib.contextmanager
