@@ -22,6 +22,7 @@ contains which messages it held if the frame is damaged.
 | … something behind, same boot          | damage                                                |
 | … another boot, below what was synced  | damage                                                |
 | … another boot, not known to be synced | the end: a power cut keeps any part of what came then |
+| … its boot is in no frame              | as of another boot: each mark names the boot          |
 | the first one, which names the boot    | nothing is lost: the marks name it too                |
 | all of them, same boot                 | damage; of another boot the end, as above             |
 
@@ -444,7 +445,9 @@ class _Reading:
         first = _read_frame(self._file, 0) if self._stretches else None
         anew = first is not None and first.header.generation != self.generation
         anew = anew and first is not None and not first.is_refuted()
-        rebooted = self.boot_id not in ("", self._this_boot)
+        rebooted = self.boot_id != self._this_boot
+        if not self.boot_id:  # neither the first frame nor a mark is there
+            rebooted = bool(self._this_boot) and not self._names_this_boot()
         for number, stretch in enumerate(self._stretches):
             if anew or (rebooted and stretch.start >= self._synced):
                 del self._stretches[number:], self._parts[number + 1 :]

@@ -231,6 +231,27 @@ def test_after_a_reboot_damage_below_what_was_synced_is_reported_and_kept_in_pla
     assert memory_vfs.entries(QUARANTINE)
 
 
+def test_a_power_cut_that_takes_the_boot_and_some_frames_is_no_damage(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs, journal_shards_min=4)
+    rows = {"topic": TOPICS, "partition": [0] * 8, "body": [b"x"] * 8}
+    for _ in range(2):
+        store.append_batch(rows, durability="page_cache")
+    killed(store, memory_vfs)
+    whole = memory_vfs.read_file(JOURNAL)
+    boot, file = memory_vfs.boot_id().encode(), memory_vfs.open(JOURNAL)
+    at = whole.find(boot)
+    while at >= 0:
+        file.pwrite(bytes(len(boot)), at)
+        at = whole.find(boot, at + 1)
+    file.close()
+    memory_vfs.reboot()
+    with open_store(memory_vfs) as again:
+        assert not again.problems
+        assert all(again[name].count(0) == 1 for name in TOPICS)
+
+
 def test_a_damaged_journal_that_cannot_be_set_aside_stays(
     memory_vfs: MemoryVfs, hurt: dict[Place, bytes]
 ) -> None:
