@@ -80,7 +80,7 @@ class ShardReader:
         self.files.forget_stale_lists()
         ends = self.files.snapshot()
         end, last = self._whole_end()
-        self._unrecovered.compare()
+        self._unrecovered.compare(parts[0].index_start if parts else None)
         place = self._unrecovered.place
         if place is not None and place < end:
             end, last = place, self._entry_before(place)

@@ -5,8 +5,9 @@ its record then, and may have no index entry, or one of zeros, with sound entrie
 writer mends that when it opens the shard. A reader cannot, so it shows the entries before the first
 one that does not agree with its record, and reports the place.
 
-Only what an earlier boot of the machine has left is compared, above the checkpoint; without one the
-last index file, because sealed files are synced. While the machine runs, what was written is there.
+Only what an earlier boot of the machine has left is compared, above the checkpoint. Without one it
+is the last index file, because sealed files are synced, and all messages that a journal of the root
+has: those may be synced there alone. While the machine runs, what was written is there.
 Entries of expired data at the front are left alone, as a writer leaves them.
 """
 
@@ -50,8 +51,11 @@ class Unrecovered:
         #: The checkpoint and the bytes at the place when they were compared last.
         self._seen: tuple[bytes, bytes, int] | None = None
 
-    def compare(self) -> None:
-        """Set `place` and `problem`, after the files were loaded; quick if nothing has changed."""
+    def compare(self, journalled: int | None = None) -> None:
+        """Set `place` and `problem`, after the files were loaded; quick if nothing has changed.
+
+        `journalled`: the offset of the first message that a journal has; None if it has none.
+        """
         if self._is_over:
             return
         seen = self._evidence()
@@ -61,7 +65,7 @@ class Unrecovered:
         checkpoint = read_recorded(self._files.vfs, self._files.directory).checkpoint
         self.place = self.problem = None
         if self._may_be_hit(checkpoint):
-            self._find(checkpoint)
+            self._find(checkpoint, journalled)
         self._is_over = self.place is None
         self._seen = None if self._is_over else self._evidence()
 
@@ -87,7 +91,7 @@ class Unrecovered:
             return True
         return files.index.end > checkpoint.index_end or files.data.end > checkpoint.data_end
 
-    def _find(self, checkpoint: Checkpoint | None) -> None:
+    def _find(self, checkpoint: Checkpoint | None, journalled: int | None) -> None:
         shard = ShardBytes(self._files.vfs, list_files(self._files.vfs, self._files.directory))
         try:
             if checkpoint is not None:
@@ -97,6 +101,8 @@ class Unrecovered:
                 filled = [file for file in shard.index if file.size >= ENTRY_SIZE]
                 first = filled[-1:] or shard.index[:1]
                 at, data_at = (first[0].start if first else 0), -1
+                if shard.index and journalled is not None:
+                    at = min(at, max(journalled, shard.index[0].start))
             for offset, entries in shard.entries(at):
                 gone = count_expired(entries, shard.data_start) if data_at < shard.data_start else 0
                 at, entries = offset + ENTRY_SIZE * gone, entries[gone:]

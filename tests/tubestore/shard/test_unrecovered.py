@@ -154,6 +154,27 @@ def test_a_record_without_an_entry_is_reported_behind_a_full_index_file() -> Non
     assert problem.path == DATA
 
 
+def test_a_lost_record_in_sealed_files_ends_them_where_the_journal_has_the_message() -> None:
+    vfs = MemoryVfs()
+    size = {"index_segment_size_bytes": 5 * ENTRY_SIZE, "background": False}
+    store = tubestore.open("/s", vfs=vfs, clock=ManualClock(), **size)
+    names = ["t", *(f"other{n}" for n in range(8))]
+    for name in names:
+        store.create_topic(name)
+    for number in range(7):
+        rows = {"topic": names, "body": [b"%d" % number] * len(names)}
+        store.append_batch(rows, durability="fsync")
+        store["t"].flush()
+    engine_of(store).abandon("killed")
+    file = vfs.open(DATA)
+    size_each = file.size() // 7
+    file.pwrite(bytes(size_each), 2 * size_each)
+    vfs.release_locks()
+    vfs.reboot()
+    with opened(vfs, "r") as reader:
+        assert bodies(reader) == [b"%d" % n for n in range(7)]
+
+
 def test_without_a_reboot_nothing_is_compared(left: MemoryVfs) -> None:
     file = left.open(INDEX)
     file.truncate(7 * ENTRY_SIZE)
