@@ -21,3 +21,10 @@ def some_states(journal: Journal, most: int, *, seed: int, **which: Any) -> list
     """Return at most so many of the states; all of them in a thorough run."""
     states = shuffled_states(journal, seed=seed, **which)
     return states if is_thorough() else states[:most]
+
+
+def state_now(journal: Journal, kind: str, *, clock: Any = None) -> Any:
+    """Return what a kill leaves now; or a power cut of which nothing survives that is unsynced."""
+    at_end = {"kinds": (kind,), "variants": 1, "steps": lambda step: step == len(journal)}
+    (state,) = crash_states(journal, seed=1, **at_end)
+    return state.vfs() if clock is None else state.vfs(clock)

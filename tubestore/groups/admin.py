@@ -18,12 +18,11 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     CorruptRecord,
     InvalidMessage,
-    OffsetOutOfRange,
     TubeStoreError,
     UnknownTopic,
 )
 from tubestore.groups.assignment import Partition
-from tubestore.groups.consumer import ConsumedStore
+from tubestore.groups.consumer import ConsumedStore, check_within
 from tubestore.groups.directory import (
     HEARTBEATS_FILE,
     GroupDirectory,
@@ -255,15 +254,47 @@ def commit(
     wanted: dict[str, dict[int, int]] = {}
     for (topic, number), position in positions.items():
         _check_partition(files.group, shapes, topic, [number])
-        view = source.view(topic, number // PARTITIONS_PER_STORE)
-        first, end = (0, 0) if view is None else (view.index_start, view.index_end)
-        if position > end:
-            raise OffsetOutOfRange(position, first, end)
         wanted.setdefault(topic, {})[number] = position
+    check_within(source, positions)
     _check_no_member(files, files.peek())  # also if nothing moves
     files.make()
     files.read_positions()
     return _set(files, source, clock, wanted, dry_run=False)
+
+
+def set_back(
+    files: GroupDirectory,
+    source: ConsumedStore,
+    clock: Clock,
+    is_synced: Callable[[str, int, int], bool],
+) -> list[Moved]:
+    """Record the end, durably, in place of positions that are beyond it; returns what moves.
+
+    A kill or a power cut took messages that had been consumed; what is appended next gets their
+    offsets, and the group would pass it. Called before anything is appended. `is_synced` returns
+    whether a shard (topic, number) had been synced up to a position: such a shard is not opened.
+    """
+    with files.locked():
+        files.log.refresh(locked=True)
+        moved: list[Moved] = []
+        shapes, known = source.shapes(), files.log.positions
+        for topic in known.topics():
+            if topic not in shapes:
+                continue
+            offsets = known.of(topic, source.topic_id(topic))
+            for (_, store_id), numbers in feeds_of((topic, n) for n in offsets).items():
+                if is_synced(topic, store_id, max(offsets[number] for number in numbers)):
+                    continue
+                view = source.view(topic, store_id)
+                end = 0 if view is None else view.index_end
+                beyond = [number for number in numbers if offsets[number] > end]
+                moved += [Moved(topic, number, offsets[number], end) for number in beyond]
+        if moved:
+            wanted: dict[str, dict[int, int]] = {}
+            for each in moved:
+                wanted.setdefault(each.topic, {})[each.partition] = each.after
+            files.log.append(known.change(clock.now_ms(), _rows(source, wanted)), "fsync")
+    return moved
 
 
 def _check_partition(
@@ -303,14 +334,20 @@ def _set(
         if anew:
             files.log.begin_anew()
         files.log.refresh(locked=True)
-        rows = {
-            topic: PositionRows(
-                source.topic_id(topic), np.array([*positions]), np.array([*positions.values()])
-            )
-            for topic, positions in wanted.items()
-        }
-        files.log.append(files.log.positions.change(clock.now_ms(), rows), "fsync")
+        change = files.log.positions.change(clock.now_ms(), _rows(source, wanted))
+        files.log.append(change, "fsync")
     return moved
+
+
+def _rows(
+    source: ConsumedStore, wanted: Mapping[str, Mapping[int, int]]
+) -> dict[str, PositionRows]:
+    return {
+        topic: PositionRows(
+            source.topic_id(topic), np.array([*positions]), np.array([*positions.values()])
+        )
+        for topic, positions in wanted.items()
+    }
 
 
 def positions_of(groups: Iterable[GroupDirectory]) -> GroupPositions:

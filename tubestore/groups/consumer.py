@@ -125,6 +125,16 @@ def checked_positions(positions: Any) -> Mapping[Partition, int]:
     return positions
 
 
+def check_within(source: ConsumedStore, positions: Mapping[Partition, int]) -> None:
+    """Raise OffsetOutOfRange for a position beyond the end: the group would pass new messages."""
+    for (topic, store_id), numbers in feeds_of(positions).items():
+        view = source.view(topic, store_id)
+        first, end = (0, 0) if view is None else (view.index_start, view.index_end)
+        for number in numbers:
+            if positions[topic, number] > end:
+                raise OffsetOutOfRange(positions[topic, number], first, end)
+
+
 class Consumer:
     """Reads partitions that it shares with the other members of its group; a context manager.
 
@@ -494,7 +504,8 @@ class Consumer:
     def commit(self, positions: Mapping[Partition, int] | None = None) -> None:
         """Record where the group goes on: behind all that was polled, or at given positions.
 
-        MemberFenced, and nothing is recorded, for a partition that is another member's by now.
+        MemberFenced, and nothing is recorded, for a partition that is another member's by now;
+        OffsetOutOfRange for a position beyond the end.
         """
         with self._lock:
             self._check_open()
@@ -507,7 +518,10 @@ class Consumer:
         if positions is None:
             self._note_processed()
             return dict(self._processed)
-        return checked_positions(positions)
+        mine = set(self.assignment)  # others are another member's, and refused as such
+        given = checked_positions(positions)
+        check_within(self._source, {at: given[at] for at in given if at in mine})
+        return given
 
     @documented
     def commit_with(

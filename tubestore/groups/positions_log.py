@@ -14,7 +14,11 @@ last one stays: if the last one's snapshot is damaged, all positions are in the 
 
 Damage never sets positions back to nothing without a word: each damaged frame is a problem, its
 partitions have the position of their last sound frame, and a snapshot that no earlier log replaces
-is an error. A log with damage in it goes to quarantine where another one would be removed.
+is an error. A log with damage in it goes to quarantine where another one would be removed. An empty
+file `committed` is beside the logs: if there is no log then, that is an error, too.
+
+The first position of each topic is synced, whatever the level: after a power cut the group would
+begin anew there, and retention would not wait for it.
 
 Not thread-safe, and `append` needs the group's lock; reading needs no lock.
 """
@@ -46,6 +50,8 @@ GROWN_BYTES = 1 << 20
 GROWN_TIMES = 4
 #: A log with so many bytes of output is followed by a new one, too.
 GROWN_OUTPUT = 64 << 20
+#: Made with the first log: the group has had positions.
+COMMITTED_FILE = "committed"
 _NAME = re.compile(r"positions-(\d{20})\.log")
 
 
@@ -88,7 +94,7 @@ class PositionsLog:
             numbers = self._numbers()
             last = numbers[-1] if numbers else 0
             try:
-                if last != self._number or (last and not self._is_current()):
+                if not last or last != self._number or not self._is_current():
                     self._load(numbers, locked)
                 elif self._file is not None:
                     self._read_on(self._file, locked)
@@ -113,6 +119,10 @@ class PositionsLog:
         """Read the last log, with the one before it if its snapshot is damaged."""
         self._forget()
         if not numbers:
+            if self._vfs.exists(join(self.directory, COMMITTED_FILE)):
+                lost = CorruptRecord(self.directory, 0, "its log of positions is missing")
+                self._note(lost)
+                raise again(lost)
             return
         last = numbers[-1]
         self._file = self._vfs.open(self._path(last))
@@ -195,13 +205,15 @@ class PositionsLog:
             self._begin()
         assert self._file is not None
         front = front_of(frame)
+        known = self.positions
+        is_first = not all(known.of(name, rows.topic_id) for name, rows in frame.rows.items())
         if self._file.size() > self._end:
             self._file.truncate(self._end)  # the beginning of a frame; damage was taken over
         try:
             self._file.pwrite(front, self._end)
             if len(frame.output):
                 self._file.pwrite(frame.output, self._end + len(front))
-            if level == "fsync":
+            if level == "fsync" or is_first:
                 self.sync()
         except OSError:
             with contextlib.suppress(OSError):  # else the next append cuts it
@@ -240,6 +252,9 @@ class PositionsLog:
         self._number, self._end, self._snapshot_size = number, len(snapshot), len(snapshot)
         self._output_bytes = 0
         self._is_sound = True
+        committed = join(self.directory, COMMITTED_FILE)
+        if not self._vfs.exists(committed):
+            self._vfs.replace_file(committed, b"")
         for old in numbers[:-1]:
             self._drop(self._path(old))
 
@@ -257,4 +272,7 @@ class PositionsLog:
         self._forget()
         for number in self._numbers():
             quarantine.move(self._path(number))
+        committed = join(self.directory, COMMITTED_FILE)
+        if self._vfs.exists(committed):
+            self._vfs.remove(committed)
         self.problems = []

@@ -11,6 +11,7 @@ its least position on. A partition of such a topic without a position counts as 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -97,6 +98,9 @@ def change_settings(
     """
     files.make()
     with files.locked():
+        with contextlib.suppress(CorruptRecord):  # then everything is held
+            files.log.refresh(locked=True)
+        files.log.sync()  # after a power cut retention waits for these positions, too
         if isinstance(retention_waits, Keep) or isinstance(expire_after_ms, Keep):
             known = read_settings(vfs, files.path)
         else:

@@ -114,6 +114,11 @@ class StoreDirectory:
         if self._unsynced is not None:
             self._unsynced.close()
 
+    @property
+    def was_closed(self) -> bool:
+        """True if the store is new, or was closed cleanly since the machine started."""
+        return self._unsynced is None
+
     def sync_earlier(self) -> None:
         """Bring what earlier processes left unsynced to stable storage, with one call, once.
 

@@ -103,7 +103,7 @@ class Engine:
                 )
             try:
                 self.opener.take_over_journal(self.topics.shard_of_key)
-                self.shards.finish_outputs()
+                self.shards.recover_groups()
             except BaseException:
                 self.close()
                 raise

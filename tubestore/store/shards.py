@@ -14,6 +14,7 @@ from typing import Any
 from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.errors import (
+    CorruptRecord,
     DiskFull,
     InvalidMessage,
     StoreClosed,
@@ -21,6 +22,7 @@ from tubestore.errors import (
     TubeStoreError,
     UnknownTopic,
 )
+from tubestore.groups.admin import set_back
 from tubestore.groups.assignment import Partition, Strategy, named_strategy
 from tubestore.groups.consumer import Consumer, Settings
 from tubestore.groups.directory import GroupDirectory, list_groups
@@ -211,22 +213,35 @@ class Shards:
     def _known_id(self, topic: str) -> int | None:
         return self._topics.get(topic).options.id if topic in self._topics else None
 
-    def finish_outputs(self) -> None:
-        """Append what a killed process has recorded as a group's output and not appended.
+    def recover_groups(self) -> None:
+        """Go on with groups where a killed process or a power cut left them, before any append.
 
-        What cannot be appended is a problem of the store; the group's next commit tries again.
+        Output that was recorded is appended, and positions beyond the end go back to it. What
+        fails is a problem of the store; the group's next commit with output tries again.
         """
-        for group in list_groups(self._context.vfs, self._context.root):
+        context = self._context
+        for group in list_groups(context.vfs, context.root):
             files = self.directory_of(group)
-            if not files.may_have_output:
-                continue
             try:
-                with files.locked():
-                    files.log.refresh(locked=True)
-                    finish_outputs(files, self.finish_output)
+                if files.may_have_output:
+                    with files.locked():
+                        files.log.refresh(locked=True)
+                        finish_outputs(files, self.finish_output)
+                if not context.directory.was_closed:
+                    for each in set_back(files, self, context.clock, self._is_synced):
+                        context.note_problem(CorruptRecord(
+                            files.path, 0,
+                            f"group {group!r} goes on at {each.after} in partition"
+                            f" {each.partition} of {each.topic!r}: it was at {each.before}, and"
+                            " a kill or a power cut took the messages before that",
+                        ))  # fmt: skip
             except (TubeStoreError, OSError) as error:
-                trouble = StoreFailed(files.path, f"output of group {group!r}: {error}")
-                self._context.note_problem(trouble)
+                context.note_problem(StoreFailed(files.path, f"group {group!r}: {error}"))
+
+    def _is_synced(self, topic: str, store_id: int, position: int) -> bool:
+        """Return whether a shard was synced up to a position, as the register has it."""
+        bounds = self._context.register.bounds(store_key(topic, store_id))
+        return bounds is not None and position <= bounds.index_end
 
     def consumer(
         self,

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tubestore
+from tests.support.crashes import state_now
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     CorruptRecord,
@@ -24,6 +26,8 @@ from tubestore.errors import (
 )
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import Consumer
+from tubestore.groups.directory import GroupDirectory
+from tubestore.groups.positions import PositionRows
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 Store = tubestore.MessageStoreManager
@@ -564,13 +568,35 @@ def test_what_retention_has_passed_is_reported(
             assert len(polled) == (28 * 40 - goes_on) // 28
 
 
-def test_a_position_beyond_the_end_misses_no_new_message(store: Store) -> None:
+@pytest.mark.parametrize("beyond", [28 * 4 + 1, 1 << 62, 1 << 63])
+def test_a_commit_beyond_the_end_is_refused(store: Store, beyond: int) -> None:
     fill(store, 4, partitions=1)
     with store.consumer("g", "t", auto_commit=False) as consumer:
         consumer.poll()
-        consumer.commit({("t", 0): 28 * 50})
+        with pytest.raises(OffsetOutOfRange):
+            consumer.commit({("t", 0): beyond})
+        with pytest.raises(OffsetOutOfRange):
+            consumer.commit_with([{"topic": "t", "body": b"out"}], {("t", 0): beyond})
         with pytest.raises(TypeError, match="positions"):
             consumer.commit({("t", 0): "end"})  # type: ignore[dict-item]
+        consumer.commit({("t", 0): 28 * 4})
+
+
+def set_position(vfs: MemoryVfs, root: str, position: int) -> None:
+    """Record a position as a group has it whose messages a kill or a power cut took."""
+    files = GroupDirectory(vfs, root, "g", ManualClock())
+    files.make()
+    with files.locked():
+        files.log.refresh(locked=True)
+        rows = {"t": PositionRows(0, np.array([0]), np.array([position]))}
+        files.log.append(files.log.positions.change(1, rows), "fsync")
+
+
+def test_a_position_beyond_the_end_misses_no_new_message(
+    store: Store, memory_vfs: MemoryVfs
+) -> None:
+    fill(store, 4, partitions=1)
+    set_position(memory_vfs, store.root, 28 * 50)
     with store.consumer("g", "t") as consumer:
         assert consumer.poll().removed == [tubestore.Removed("t", 0, 28 * 50, 28 * 4)]
         store["t"].append(b"new")
@@ -584,9 +610,7 @@ def test_a_reader_goes_on_at_the_end_if_a_position_is_beyond_and_no_process_writ
     how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
     with tubestore.open("/s", **how) as store:
         fill(store, 4, partitions=1)
-        with store.consumer("g", "t", auto_commit=False) as consumer:
-            consumer.poll()
-            consumer.commit({("t", 0): 28 * 5})
+    set_position(memory_vfs, "/s", 28 * 5)
     if not writes:
         with tubestore.open("/s", "r", **how) as reader, reader.consumer("g", "t") as consumer:
             assert consumer.poll().removed == [tubestore.Removed("t", 0, 28 * 5, 28 * 4)]
@@ -600,6 +624,31 @@ def test_a_reader_goes_on_at_the_end_if_a_position_is_beyond_and_no_process_writ
         assert consumer.poll().removed == []
         store["t"].append_batch({"body": [b"4", b"5"]}, durability="page_cache")
         assert bodies(consumer.poll(timeout=60)) == [b"5"]
+
+
+@pytest.mark.parametrize("lost", ["kill", "power"])
+def test_no_message_is_passed_that_gets_the_offset_of_a_lost_one(
+    memory_vfs: MemoryVfs, clock: ManualClock, lost: str
+) -> None:
+    how: Any = {"clock": clock, "background": False}
+    level: Any = "memory" if lost == "kill" else "page_cache"
+    journal = memory_vfs.record()
+    store = tubestore.open("/s", vfs=memory_vfs, **how)
+    store.create_topic("t", partitions=1).append(b"kept", durability="fsync")
+    with store.consumer("g", "t", auto_commit=False, durability="fsync") as consumer:
+        store["t"].append_batch({"body": [b"lost"] * 3}, durability=level)
+        consumer.poll()
+        consumer.commit()
+    disk = state_now(journal, lost)
+    store.close()
+    with tubestore.open("/s", vfs=disk, **how) as again:
+        assert again.describe_group("g").partitions[0].position == 28
+        assert "goes on at 28 in partition 0 of 't': it was at 112" in str(again.problems)
+        again["t"].append_batch({"body": [b"new"] * 5})
+        with again.consumer("g", "t", auto_commit=False) as consumer:
+            assert bodies(consumer.poll()) == [b"new"] * 5
+    with tubestore.open("/s", vfs=disk, **how) as third:
+        assert third.problems == []
 
 
 # -- life ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from os.path import dirname
 import numpy as np
 import pytest
 
+from tests.support.crashes import state_now
 from tubestore.errors import CorruptRecord
 from tubestore.groups import positions_log
 from tubestore.groups.positions import PositionRows, encode_frame
@@ -231,6 +232,7 @@ def test_fsync_syncs_each_commit_and_page_cache_none(memory_vfs: MemoryVfs) -> N
     memory_vfs.make_directories(PLACE)
     log = open_log(memory_vfs)
     commit(log, {0: 28})
+    log = open_log(memory_vfs)
     journal = memory_vfs.record()
     commit(log, {0: 56})
     assert [call.kind for call in journal.calls] == ["pwrite"]
@@ -239,6 +241,30 @@ def test_fsync_syncs_each_commit_and_page_cache_none(memory_vfs: MemoryVfs) -> N
     assert kinds == ["pwrite", "pwrite", "sync", *["sync_directory"] * 4]
     commit(log, {0: 112}, "fsync")
     assert [call.kind for call in journal.calls][len(kinds) :] == ["pwrite", "sync"]
+
+
+def test_the_first_position_of_a_topic_is_synced_at_any_level(memory_vfs: MemoryVfs) -> None:
+    journal = memory_vfs.record()
+    memory_vfs.make_directories(PLACE)
+    memory_vfs.sync_directory("/")
+    log = open_log(memory_vfs)
+    commit(log, {0: 28})
+    commit(log, {0: 56})
+    assert found(state_now(journal, "power")) == {0: 28}
+
+
+def test_a_missing_log_is_an_error_until_the_positions_begin_anew(vfs: MemoryVfs) -> None:
+    log = open_log(vfs)
+    commit(log, {0: 28})
+    log.close()
+    vfs.remove(FIRST)
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match="log of positions is missing"):
+            log.refresh()
+    assert "missing" in str(log.problems[0])
+    log.begin_anew()
+    commit(log, {0: 56})
+    assert found(vfs) == {0: 56}
 
 
 def test_names_that_a_killed_process_did_not_sync_are_durable_with_the_first_synced_commit(

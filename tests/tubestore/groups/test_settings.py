@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.support.crashes import state_now
 from tests.support.retained import HOUR, fill, gone, numbers, open_small
 from tests.support.retained import small as small
 from tubestore.clock import ManualClock
@@ -45,6 +46,28 @@ def test_retention_removes_nothing_that_a_group_has_not_read(
     consume(small, 16)
     topic.retain()
     assert numbers(topic) == [], "the group has read everything"
+
+
+def test_after_a_power_cut_retention_waits_as_before(
+    memory_vfs: MemoryVfs, clock: ManualClock
+) -> None:
+    """Positions that were not synced are gone; the group is at those of its last change."""
+    journal = memory_vfs.record()
+    store = open_small(memory_vfs, clock)
+    topics = store.create_topic("t", max_age="1h"), store.create_topic("u", max_age="1h")
+    for topic in topics:
+        fill(topic, clock)
+    consume(store, 2)
+    consume(store, 7, "u")
+    store.change_group("g", retention_waits=True)
+    consume(store, 12)
+    store.sync()
+    clock.advance(DAY)
+    disk = state_now(journal, "power", clock=clock)
+    store.close()
+    with open_small(disk, clock) as again:
+        assert again["t"].retain() == []
+        assert gone(again["u"].retain()) == [0]
 
 
 def test_retention_by_itself_waits_for_a_group(small: Store, clock: ManualClock) -> None:
