@@ -76,7 +76,6 @@ from tubestore.errors import (
 #: Offsets are written for the first time so long after the broker opens.
 _FIRST_PERSIST_SECONDS = 10.0
 _SCAN_SECONDS = 10.0
-_REQUEST_MODES = "messageRequestMode.json"
 #: The properties that put a message into the timer wheel of 5.x.
 _TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 #: How often a broker over a reader looks for what the writer has appended, while pulls wait.
@@ -162,7 +161,7 @@ class Broker:
             files, self.clock, auto_create=self.options.auto_create_subscription_group,
             writable=writable,
         )  # fmt: skip
-        self._pop = _pop_groups(files)
+        self._pop = files.pop_groups()
         self.offsets = Offsets(files, self.clock, writable=writable)
         self.consumers, self.locks = ConsumerTable(self.clock), QueueLocks(self.clock)
         self.timers = Timers(self.clock)
@@ -374,11 +373,10 @@ class Broker:
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set where a group goes on in a queue; on the disk some seconds later, or at the close.
 
-        The last commit counts, whichever consumer it comes from.
+        The last commit counts, whichever consumer it comes from. The topic need not be known, as
+        in RocketMQ. InvalidName and InvalidMessage for what the file cannot hold.
         """
         self._check_open()
-        whole("offset", offset)
-        whole("queue_id", queue_id)
         self.offsets.commit(group, topic, queue_id, offset)
 
     def pull(self, request: PullRequest) -> PullResult:
@@ -521,17 +519,6 @@ class Broker:
         if self._writer is None:
             raise ReadOnlyStore(f"{self.store.root}: was opened with mode='r'")
         return self._writer
-
-
-def _pop_groups(files: BrokerConfig) -> set[tuple[str, str]]:
-    """Return the (topic, group) pairs that consume by pop, as a broker of 5.x has them."""
-    table = files.read(_REQUEST_MODES).get("messageRequestModeMap", {})
-    return {
-        (topic, group)
-        for topic, groups in table.items()
-        for group, row in groups.items()
-        if row.get("mode") == "POP"
-    }
 
 
 class _UniqueIds:

@@ -35,12 +35,15 @@ HOLD_CHECK_SECONDS = 5.0
 _BARS = re.compile(r"\|\|")
 
 
-def whole(name: str, value: object, least: int | None = 0) -> int:
+def whole(name: str, value: object, least: int | None = 0, most: int | None = None) -> int:
     """Return a whole number that a caller gives; InvalidMessage otherwise."""
     try:
-        return checked_whole(name, value, least)
+        number = checked_whole(name, value, least)
+        if most is not None and number > most:
+            raise ValueError(f"{name} = {number}: at most {most}")
     except (TypeError, ValueError) as error:
         raise InvalidMessage(str(error)) from None
+    return number
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rocketcompat.broker.pulling import whole
-from rocketcompat.files.broker_config import BrokerConfig, SubscriptionGroupConfig, TopicConfig
+from rocketcompat.files.broker_config import (
+    INT_MAX,
+    LONG_MAX,
+    BrokerConfig,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    check_place,
+)
 from rocketcompat.record.properties import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -34,6 +41,7 @@ _log = logging.getLogger(__name__)
 #: A topic's `perm` is a sum of these.
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 READ_WRITE = PERM_READ | PERM_WRITE
+_PERM_MAX = PERM_INHERIT | PERM_WRITE | PERM_READ
 
 #: The topic from which a topic that a producer names for the first time is made.
 DEFAULT_TOPIC = "TBW102"
@@ -132,15 +140,16 @@ class Topics:
         TopicExists for a topic that is there, unless `exist_ok`: then it stays as it is.
         """
         checked_topic(name)
-        whole("queues", queues, least=1)
+        queues = whole("queues", queues, least=1, most=INT_MAX)
+        perm = whole("perm", perm, most=_PERM_MAX)
         with self._lock:
             old = self.find(name)
             if old is not None:
                 if exist_ok:
                     return old
                 raise TopicExists(name)
-            given = dict(attributes) if attributes else None
-            row = TopicConfig(name, queues, queues, perm, order, attributes=given)
+            given = dict(attributes) if isinstance(attributes, Mapping) else attributes
+            row = TopicConfig(name, queues, queues, perm, order, attributes=given or None)
             return self._put(row)
 
     def update(self, row: TopicConfig) -> None:
@@ -150,9 +159,9 @@ class Topics:
         there are as many queues again.
         """
         checked_topic(row.topic_name)
-        whole("read_queue_nums", row.read_queue_nums)
-        whole("write_queue_nums", row.write_queue_nums)
-        whole("perm", row.perm)
+        whole("read_queue_nums", row.read_queue_nums, most=INT_MAX)
+        whole("write_queue_nums", row.write_queue_nums, most=INT_MAX)
+        whole("perm", row.perm, most=_PERM_MAX)
         self._put(replace(row))
 
     def delete(self, name: str) -> None:
@@ -293,7 +302,22 @@ class Offsets:
             return sorted(self._rows)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the next offset. The last commit counts, also if it goes back."""
+        """Set the next offset. The last commit counts, also if it goes back.
+
+        InvalidName and InvalidMessage for what the file cannot hold: one bad row would keep the
+        offsets of all groups from the disk.
+        """
+        check_place(topic, group)
+        queue_id = whole("queue_id", queue_id, most=INT_MAX)
+        self._set(group, topic, queue_id, whole("offset", offset, most=LONG_MAX))
+
+    def clone(self, source: str, group: str, topic: str) -> None:
+        """Give a group the offsets of another one in a topic."""
+        check_place(topic, group)
+        for queue_id, offset in self.of(source, topic).items():
+            self._set(group, topic, queue_id, offset)
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if not self._writable:
             raise ReadOnlyStore(f"{self._files.directory}: the store is open with mode='r'")
         with self._lock:
@@ -305,11 +329,6 @@ class Offsets:
             _log.warning(
                 "%s: queue %d of %s goes back from %d to %d", group, queue_id, topic, old, offset
             )
-
-    def clone(self, source: str, group: str, topic: str) -> None:
-        """Give a group the offsets of another one in a topic."""
-        for queue_id, offset in self.of(source, topic).items():
-            self.commit(group, topic, queue_id, offset)
 
     def remove(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Forget the offsets of a group, or of all groups in a topic."""

@@ -7,6 +7,8 @@ written here. What it wrote is read here, and so is a file with comments that wa
 A broker may be killed between two steps of writing a file, and then only `.bak` is good. A file
 that is missing, empty or unreadable is read from there (as `ConfigManager.load` does). Here a file
 is replaced whole, after its old content was put into `.bak`.
+
+A table with rows or values of another type than RocketMQ's is unreadable too, and is never written.
 """
 
 from __future__ import annotations
@@ -14,20 +16,28 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from rocketcompat.formats import BATCH_CONSUME_QUEUE_DIRECTORY, CONFIG_DIRECTORY
 from rocketcompat.options import MessageStoreConfig
 from tubestore.core.vfs import Vfs
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, InvalidMessage, InvalidName
+from tubestore.values import whole_number
 
 TOPICS_FILE = "topics.json"
 CONSUMER_OFFSET_FILE = "consumerOffset.json"
 DELAY_OFFSET_FILE = "delayOffset.json"
 SUBSCRIPTION_GROUP_FILE = "subscriptionGroup.json"
+REQUEST_MODE_FILE = "messageRequestMode.json"
 _BACKUP = ".bak"
+#: Java's int, which queues are, and its long, which offsets are.
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
+#: Fields of a row that are longs.
+_LONGS = frozenset({"broker_id", "which_broker_when_consume_slowly"})
+_WHOLE = re.compile(r"-?[0-9]+")
 #: The attribute of a topic of batches.
 _QUEUE_TYPE, _BATCH_TYPE = "queue.type", "BatchCQ"
 #: A text, which is left as it is, or a number as a key.
@@ -129,8 +139,7 @@ class BrokerConfig:
 
     def topics(self) -> dict[str, TopicConfig]:
         """Return the topics by name; none without the file."""
-        table = self.read(TOPICS_FILE).get("topicConfigTable", {})
-        return {name: _of_bean(TopicConfig, bean) for name, bean in table.items()}
+        return _topics(self.read(TOPICS_FILE))
 
     def save_topics(self, topics: Mapping[str, TopicConfig], now_ms: int) -> None:
         """Replace the topics."""
@@ -139,8 +148,7 @@ class BrokerConfig:
 
     def consumer_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return the next queue offset to consume by (topic, group) and queue id."""
-        table = self.read(CONSUMER_OFFSET_FILE).get("offsetTable", {})
-        return {_place(key): _by_number(row) for key, row in table.items()}
+        return _consumer_offsets(self.read(CONSUMER_OFFSET_FILE))
 
     def save_consumer_offsets(
         self, offsets: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int
@@ -151,7 +159,7 @@ class BrokerConfig:
 
     def delay_offsets(self) -> dict[int, int]:
         """Return the next unit to deliver by delay level."""
-        return _by_number(self.read(DELAY_OFFSET_FILE).get("offsetTable", {}))
+        return _by_number(self.read(DELAY_OFFSET_FILE), "offsetTable")
 
     def save_delay_offsets(self, offsets: Mapping[int, int], now_ms: int) -> None:
         """Replace the delay levels' offsets."""
@@ -159,8 +167,7 @@ class BrokerConfig:
 
     def subscription_groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the groups by name."""
-        table = self.read(SUBSCRIPTION_GROUP_FILE).get("subscriptionGroupTable", {})
-        return {name: _of_bean(SubscriptionGroupConfig, bean) for name, bean in table.items()}
+        return _groups(self.read(SUBSCRIPTION_GROUP_FILE))
 
     def save_subscription_groups(
         self, groups: Mapping[str, SubscriptionGroupConfig], now_ms: int
@@ -169,6 +176,10 @@ class BrokerConfig:
         table = {name: _bean(group) for name, group in groups.items()}
         name = SUBSCRIPTION_GROUP_FILE
         self._save(name, "subscriptionGroupTable", table, now_ms, versioned=True)
+
+    def pop_groups(self) -> set[tuple[str, str]]:
+        """Return the (topic, group) pairs that consume by pop, as a broker of 5.x has them."""
+        return _pop_groups(self.read(REQUEST_MODE_FILE))
 
     def read(self, name: str) -> dict[str, Any]:
         """Return a file's content, or its backup's if it is not whole; {} without either.
@@ -188,15 +199,14 @@ class BrokerConfig:
         for path in (self._path(name), self._path(name) + _BACKUP):
             try:
                 raw = self._vfs.read_file(path)
-                content = loads(raw.decode())
-                if isinstance(content, dict):
-                    return raw, content
-                reason = "no map"
+                return raw, _checked(name, raw)
             except FileNotFoundError:
                 continue
-            except (ValueError, RecursionError) as error:
-                reason = str(error)
-            fault = fault or CorruptRecord(path, 0, f"is not a configuration of a broker: {reason}")
+            except ValueError as error:
+                fault = fault or CorruptRecord(
+                    path, 0, f"is not a configuration of a broker: {error}; mend it, or put a copy"
+                    " in its place",
+                )  # fmt: skip
         if fault is not None:
             raise fault
         return None
@@ -208,10 +218,9 @@ class BrokerConfig:
     def write_raw(self, name: str, raw: bytes) -> bool:
         """As `write`, with the bytes of a file; False if the file has them.
 
-        ValueError for bytes that are not a configuration of a broker.
+        InvalidMessage for bytes that are not a configuration of a broker.
         """
-        if not _is_whole(raw):
-            raise ValueError(f"{name} is not a configuration of a broker")
+        check_config(name, raw)
         if not self._vfs.exists(self.directory):
             self._vfs.make_directories(self.directory)
             self._vfs.sync_directory(os.path.dirname(self.directory))
@@ -220,7 +229,7 @@ class BrokerConfig:
             old = self._vfs.read_file(path)
             if old == raw:
                 return False
-            if _is_whole(old):
+            if _is_whole(name, old):
                 self._vfs.replace_file(path + _BACKUP, old)
         self._vfs.replace_file(path, raw)
         return True
@@ -232,12 +241,16 @@ class BrokerConfig:
 
         5.x has a version in every file, 4.9 in some (`versioned`).
         """
+        try:
+            given = json.loads(json.dumps(table, ensure_ascii=False).encode())
+        except (TypeError, ValueError) as error:
+            raise InvalidMessage(f"{name}: cannot be written: {error}") from None
         content = self.read(name)
-        if content.get(key) == json.loads(json.dumps(table)):
+        if content.get(key) == given:
             return
         newer = self._compat == "5.3.3"
         if versioned or newer or "dataVersion" in content:
-            old = content.get("dataVersion", {"stateVersion": 0} if newer else {})
+            old = content.get("dataVersion") or ({"stateVersion": 0} if newer else {})
             counter = old.get("counter", 0) + 1
             content["dataVersion"] = dict(
                 sorted({**old, "counter": counter, "timestamp": now_ms}.items())
@@ -249,11 +262,67 @@ class BrokerConfig:
         return os.path.join(self.directory, name)
 
 
-def _is_whole(raw: bytes) -> bool:
+def check_config(name: str, raw: bytes) -> None:
+    """Raise InvalidMessage for bytes that a broker could not read as the file of this name."""
     try:
-        return isinstance(loads(raw.decode()), dict)
-    except (ValueError, RecursionError):
+        _checked(name, raw)
+    except ValueError as error:
+        raise InvalidMessage(f"{name} is not a configuration of a broker: {error}") from None
+
+
+def check_place(topic: object, group: object) -> None:
+    """Raise InvalidName for names under which no offset could be written, or be read again.
+
+    A real broker checks no names in a commit. The key is `topic@group`.
+    """
+    for kind, name in (("topic", topic), ("group", group)):
+        if not isinstance(name, str) or not name:
+            raise InvalidName(str(name), f"the name of a {kind} is a text, and not empty")
+        if "@" in name or any("\ud800" <= sign <= "\udfff" for sign in name):
+            raise InvalidName(name, f"the name of a {kind} has no @, and can be written as UTF-8")
+
+
+def _is_whole(name: str, raw: bytes) -> bool:
+    try:
+        _checked(name, raw)
+    except ValueError:
         return False
+    return True
+
+
+def _checked(name: str, raw: bytes) -> dict[str, Any]:
+    """Return the content of a file; ValueError if RocketMQ could not read it as that file."""
+    text = raw.decode()
+    if text.lstrip()[:1] not in ("{", "/"):  # a comment may come first
+        raise ValueError("it is not a map")
+    try:
+        content = loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not a map")
+    _number("dataVersion.counter", _map(content, "dataVersion").get("counter", 0), LONG_MAX)
+    if name in _TABLES:
+        _TABLES[name](content)
+    return content
+
+
+def _topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
+    return _rows(TopicConfig, content, "topicConfigTable")
+
+
+def _groups(content: Mapping[str, Any]) -> dict[str, SubscriptionGroupConfig]:
+    return _rows(SubscriptionGroupConfig, content, "subscriptionGroupTable")
+
+
+def _rows(kind: Any, content: Mapping[str, Any], table: str) -> dict[str, Any]:
+    rows = _map(content, table)
+    return {name: _of_bean(kind, name, _map(rows, name)) for name in rows}
+
+
+def _consumer_offsets(content: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, int]]:
+    table = _map(content, "offsetTable")
+    return {_place(key): _by_number(table, key) for key in table}
 
 
 def _place(key: str) -> tuple[str, str]:
@@ -261,10 +330,58 @@ def _place(key: str) -> tuple[str, str]:
     return topic, group
 
 
-def _by_number(row: Mapping[str, int]) -> dict[int, int]:
-    return {int(key): int(value) for key, value in row.items()}
+def _by_number(content: Mapping[str, Any], key: str) -> dict[int, int]:
+    return {
+        _number(f"a key of {key}", number, INT_MAX): _number(f"{key}, {number}", value, LONG_MAX)
+        for number, value in _map(content, key).items()
+    }
 
 
+def _pop_groups(content: Mapping[str, Any]) -> set[tuple[str, str]]:
+    modes = _map(content, "messageRequestModeMap")
+    rows = {topic: _map(modes, topic) for topic in modes}
+    return {
+        (topic, group)
+        for topic, groups in rows.items()
+        for group in groups
+        if _map(groups, group).get("mode") == "POP"
+    }
+
+
+#: What reads a file's table; ValueError if a type is wrong.
+_TABLES: dict[str, Callable[[Mapping[str, Any]], object]] = {
+    TOPICS_FILE: _topics,
+    SUBSCRIPTION_GROUP_FILE: _groups,
+    CONSUMER_OFFSET_FILE: _consumer_offsets,
+    DELAY_OFFSET_FILE: lambda content: _by_number(content, "offsetTable"),
+    REQUEST_MODE_FILE: _pop_groups,
+}
+
+
+def _map(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a map in a map, {} for none and for a null, as fastjson reads it."""
+    found = content.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise InvalidMessage(f"{key}: a map is needed, not {_shown(found)}")
+    return found or {}
+
+
+def _number(place: str, value: Any, most: int) -> int:
+    """Return a number, which may be written as a text."""
+    is_text = isinstance(value, str) and len(value) <= 20 and _WHOLE.fullmatch(value)
+    number = whole_number(int(value) if is_text else value)
+    if number is None or not -most - 1 <= number <= most:
+        raise InvalidMessage(
+            f"{place}: a whole number from {-most - 1} to {most} is needed, not {_shown(value)}"
+        )
+    return number
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:60]
+
+
+@cache
 def _names(kind: Any) -> dict[str, str]:
     """Return a table: names in the file -> names of the fields."""
     plain = [field.name for field in fields(kind) if field.name != "others"]
@@ -272,15 +389,51 @@ def _names(kind: Any) -> dict[str, str]:
 
 
 def _bean(row: Any) -> dict[str, Any]:
-    """Return a row as fastjson writes a bean: fields by name, nulls left out."""
-    values = {camel: getattr(row, name) for camel, name in _names(row).items()}
+    """Return a row as fastjson writes a bean: fields by name, nulls left out.
+
+    InvalidMessage for a value of another type than the field's.
+    """
+    kind: Any = type(row)
+    values = _values(kind, {camel: getattr(row, name) for camel, name in _names(kind).items()})
     return {k: v for k, v in sorted({**row.others, **values}.items()) if v is not None}
 
 
-def _of_bean(kind: Any, bean: Mapping[str, Any]) -> Any:
+def _of_bean(kind: Any, name: str, bean: Mapping[str, Any]) -> Any:
+    """Return a row; a field without a value, or with a null, has its default."""
     names = _names(kind)
-    known = {names[key]: value for key, value in bean.items() if key in names}
+    first = next(iter(names))
+    given = {first: name} | {k: v for k, v in bean.items() if k in names and v is not None}
+    known = {names[key]: value for key, value in _values(kind, given).items()}
     return kind(**known, others={k: v for k, v in bean.items() if k not in names})
+
+
+def _values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a row by their names in the file, each with its field's type."""
+    types, names = _types(kind), _names(kind)
+    return {key: _value(key, names[key], types[names[key]], v) for key, v in values.items()}
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    return {field.name: field.type for field in fields(kind)}
+
+
+def _value(key: str, name: str, kind: Any, value: Any) -> Any:
+    if kind == "int":
+        return _number(key, value, LONG_MAX if name in _LONGS else INT_MAX)
+    if kind in ("bool", "str"):
+        if not isinstance(value, bool if kind == "bool" else str):
+            needed = "true or false" if kind == "bool" else "a text"
+            raise InvalidMessage(f"{key}: {needed} is needed, not {_shown(value)}")
+    elif value is not None and not _is_texts(value):
+        raise InvalidMessage(f"{key}: a map of texts to texts is needed, not {_shown(value)}")
+    return value
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(text, str) for pair in value.items() for text in pair
+    )
 
 
 def with_batch_topics(config: MessageStoreConfig, vfs: Vfs, root: str) -> MessageStoreConfig:
@@ -290,7 +443,7 @@ def with_batch_topics(config: MessageStoreConfig, vfs: Vfs, root: str) -> Messag
     found |= {name for name, is_directory, _ in vfs.entries(base) if is_directory}
     try:
         topics = BrokerConfig(vfs, root).topics()
-    except (CorruptRecord, TypeError):  # `check` reports it
+    except CorruptRecord:  # `check` reports it
         topics = {}
     found |= {name for name, topic in topics.items()
               if (topic.attributes or {}).get(_QUEUE_TYPE) == _BATCH_TYPE}  # fmt: skip

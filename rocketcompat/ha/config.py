@@ -6,7 +6,8 @@ HA port: the first report is `CONFIG_REQUEST`, the answer one frame, and the con
 it. Only two sides of this package do so.
 
 Always true:
-- only the four files of `FILES` are written, each whole, and only valid ones;
+- only the four files of `FILES` are written, each whole;
+- an answer with one file that is not valid changes nothing;
 - offsets are written once the log has everything that they may refer to.
 """
 
@@ -23,13 +24,16 @@ from typing import Any
 from rocketcompat.files.broker_config import (
     CONSUMER_OFFSET_FILE,
     DELAY_OFFSET_FILE,
+    LONG_MAX,
     SUBSCRIPTION_GROUP_FILE,
     TOPICS_FILE,
     BrokerConfig,
+    check_config,
 )
 from rocketcompat.ha.frames import CONFIG_REQUEST, CONFIG_SIZE_MAX, FRAME_HEADER, REPORT
 from tubestore.core.state_file import parse_json
 from tubestore.errors import TubeStoreError
+from tubestore.values import whole_number
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -96,16 +100,23 @@ def _exactly(
 
 
 def _parsed(body: bytes) -> BrokerFiles:
-    """Return the content of an answer; ValueError if it is not valid."""
-    try:
-        content: Any = parse_json(body)
-        if content["format"] != FORMAT:
-            raise ValueError(f"the configuration has the format {content['format']!r}")
-        files = {name: str(content["files"][name]).encode() for name in FILES
-                 if name in content["files"]}  # fmt: skip
-        return BrokerFiles(int(content["log_end"]), files)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the configuration lacks {error}") from error
+    """Return the content of an answer; ValueError if it is not valid, with all its files."""
+    content: Any = parse_json(body)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"the answer does not have the format {FORMAT}")
+    end, given = whole_number(content.get("log_end")), content.get("files")
+    if end is None or not 0 <= end <= LONG_MAX:
+        raise ValueError("the answer has no end of the log")
+    if not isinstance(given, dict):
+        raise ValueError("the answer has no files")
+    files = {}
+    for name in FILES:
+        if name in given:
+            if not isinstance(given[name], str):
+                raise ValueError(f"{name} is not a text")
+            files[name] = given[name].encode()
+            check_config(name, files[name])
+    return BrokerFiles(end, files)
 
 
 class ConfigFollower:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
 import rocketcompat
@@ -16,6 +18,7 @@ from tests.rocketcompat.broker.conftest import broker_over
 from tubestore.clock import ManualClock
 from tubestore.errors import (
     CorruptRecord,
+    InvalidMessage,
     InvalidName,
     ReadOnlyStore,
     TopicExists,
@@ -53,6 +56,76 @@ def test_a_name_that_a_real_broker_refuses_is_refused(broker: Broker, name: str)
     with pytest.raises(InvalidName):
         broker.topics.create(name)
     assert broker.topics.names() == []
+
+
+BAD_TOPICS: list[dict[str, Any]] = [
+    {"perm": "a b"}, {"perm": float("nan")}, {"perm": []}, {"perm": None}, {"perm": 8},
+    {"perm": -1}, {"perm": "\ud800"}, {"order": "x"}, {"order": None}, {"queues": 0},
+    {"queues": 1 << 31}, {"queues": 10**30}, {"queues": 2.0}, {"attributes": {"+a": None}},
+    {"attributes": {7: "a"}}, {"attributes": {"+a": "\ud800"}}, {"attributes": "x"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", BAD_TOPICS, ids=ascii)
+def test_a_topic_with_values_that_no_broker_could_read_is_refused(
+    broker: Broker, memory_vfs: MemoryVfs, given: dict[str, Any]
+) -> None:
+    broker.topics.create("kept")
+    before = memory_vfs.read_file(files(memory_vfs).directory + "/topics.json")
+    with pytest.raises(InvalidMessage):
+        broker.topics.create("bad", **given)
+    assert broker.topics.names() == ["kept"]
+    assert memory_vfs.read_file(files(memory_vfs).directory + "/topics.json") == before
+
+
+def test_a_changed_row_has_the_limits_of_a_new_one(broker: Broker) -> None:
+    rows = [TopicConfig("T", perm=8), TopicConfig("T", 1 << 31), TopicConfig("T", 1, 1 << 31)]
+    for row in rows:
+        with pytest.raises(InvalidMessage, match="at most"):
+            broker.topics.update(row)
+    broker.topics.update(TopicConfig("T", 0, 0, perm=7))
+    assert broker.topics.names() == ["T"]
+
+
+def test_a_group_with_values_that_no_broker_could_read_is_refused(broker: Broker) -> None:
+    with pytest.raises(InvalidMessage, match="retryMaxTimes"):
+        broker.groups.update(SubscriptionGroupConfig("g", retry_max_times=1 << 31))
+    assert broker.groups.names() == []
+
+
+BAD_COMMITS: list[tuple[Any, ...]] = [
+    ("\ud800", "T", 0, 1), ("g", "\udfff", 0, 1), (None, "T", 0, 1), ("g", 7, 0, 1),
+    ("", "T", 0, 1), ("g", "", 0, 1), ("a@b", "T", 0, 1), ("g", "a@b", 0, 1),
+    ("g", "T", -1, 1), ("g", "T", 1 << 31, 1), ("g", "T", "0", 1), ("g", "T", True, 1),
+    ("g", "T", 0, -1), ("g", "T", 0, 1 << 63), ("g", "T", 0, 1.0), ("g", "T", 0, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", BAD_COMMITS, ids=ascii)
+def test_a_commit_that_no_file_can_hold_is_refused_and_the_others_are_written(
+    broker: Broker, memory_vfs: MemoryVfs, given: tuple[Any, ...]
+) -> None:
+    broker.commit_offset("g", "T", 3, 5)
+    with pytest.raises((InvalidName, InvalidMessage)):
+        broker.commit_offset(*given)
+    broker.offsets.persist()
+    assert files(memory_vfs).consumer_offsets() == {("T", "g"): {3: 5}}
+
+
+def test_a_commit_may_name_what_is_not_known_yet_up_to_the_limits_of_the_file(
+    broker: Broker, memory_vfs: MemoryVfs
+) -> None:
+    broker.commit_offset("a b", "é\n", np.int64(2**31 - 1), np.int64(2**63 - 1))  # type: ignore[arg-type]
+    broker.offsets.persist()
+    assert files(memory_vfs).consumer_offsets() == {("é\n", "a b"): {2**31 - 1: 2**63 - 1}}
+
+
+def test_a_group_is_cloned_with_all_its_offsets(broker: Broker) -> None:
+    broker.commit_offset("g", "T", 0, 5)
+    broker.offsets.clone("g", "h", "T")
+    assert broker.offsets.of("h", "T") == {0: 5}
+    with pytest.raises(InvalidName):
+        broker.offsets.clone("g", "\ud800", "T")
 
 
 def test_a_deleted_topic_takes_its_offsets_along(broker: Broker) -> None:
@@ -141,9 +214,10 @@ def test_a_table_that_cannot_be_read_is_no_empty_table(
     with broker_over(store, memory_vfs, clock) as broker:
         broker.commit_offset("g", "orders", 1, 5)
     path = files(memory_vfs).directory + "/consumerOffset.json"
-    memory_vfs.replace_file(path, b"{half")
-    with pytest.raises(CorruptRecord, match=r"consumerOffset\.json"):
-        broker_over(store, memory_vfs, clock)
+    for content in (b"{half", b'{"offsetTable":{"orders@g":{"0":"x"}}}'):
+        memory_vfs.replace_file(path, content)
+        with pytest.raises(CorruptRecord, match=r"consumerOffset\.json"):
+            broker_over(store, memory_vfs, clock)
 
 
 def test_a_failed_write_of_the_offsets_is_a_problem_and_is_tried_again(

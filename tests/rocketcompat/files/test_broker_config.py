@@ -19,7 +19,7 @@ from rocketcompat.files.broker_config import (
 )
 from tests.support.golden import GoldenFactory
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, InvalidMessage
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 #: As RocketMQ 4.9 writes it, with its order of rows.
@@ -173,6 +173,71 @@ def test_a_file_that_is_not_whole_is_read_from_its_backup(  # apache/rocketmq #3
     files.save_consumer_offsets({("T", "g"): {0: 1}}, 0)
     assert files.consumer_offsets() == {("T", "g"): {0: 1}}
     assert memory_vfs.read_file("/s/config/consumerOffset.json.bak") == OFFSETS.encode()
+
+
+WRONG = {
+    "topics.json": [
+        '{"topicConfigTable":[]}', '{"topicConfigTable":{"T":5}}',
+        '{"topicConfigTable":{"T":{"perm":"a b"}}}', '{"topicConfigTable":{"T":{"order":"x"}}}',
+        '{"topicConfigTable":{"T":{"readQueueNums":2147483648}}}',
+        '{"topicConfigTable":{"T":{"perm":NaN}}}', '{"topicConfigTable":{"T":{"topicName":5}}}',
+        '{"topicConfigTable":{"T":{"attributes":{"a":1}}}}', '{"dataVersion":{"counter":"x"}}',
+        '{"dataVersion":7}',
+    ],
+    "subscriptionGroup.json": [
+        '{"subscriptionGroupTable":{"g":{"retryMaxTimes":1.5}}}',
+        '{"subscriptionGroupTable":{"g":{"consumeEnable":1}}}', '{"subscriptionGroupTable":"x"}',
+    ],
+    "consumerOffset.json": [
+        '{"offsetTable":{"T@g":{"0":"x"}}}', '{"offsetTable":{"T@g":{"x":0}}}',
+        '{"offsetTable":{"T@g":7}}', '{"offsetTable":{"T@g":{0:true}}}', '{"offsetTable":[1]}',
+        '{"offsetTable":{"T@g":{0:9223372036854775808}}}', '{"offsetTable":{"T@g":{0:null}}}',
+        '{"offsetTable":{"T@g":{2147483648:0}}}',
+    ],
+    "delayOffset.json": ['{"offsetTable":{1:"x"}}', '{"offsetTable":7}'],
+    "messageRequestMode.json": ['{"messageRequestModeMap":{"T":{"g":"POP"}}}'],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), [(n, text) for n in WRONG for text in WRONG[n]])
+def test_a_table_of_wrong_types_is_damage_and_is_not_written(
+    memory_vfs: MemoryVfs, files: BrokerConfig, name: str, text: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=name):
+        files.write_raw(name, text.encode())
+    assert files.read(name) == {}
+    put(memory_vfs, name, text.encode())
+    with pytest.raises(CorruptRecord, match=f"{name}.*put a copy in its place"):
+        files.read(name)
+    put(memory_vfs, name + ".bak", b'{"kept":7}')
+    assert files.read(name) == {"kept": 7}
+
+
+def test_a_null_and_a_missing_field_are_their_defaults_and_numbers_may_be_texts(
+    memory_vfs: MemoryVfs, files: BrokerConfig
+) -> None:
+    put(memory_vfs, "topics.json", b'{"topicConfigTable":{"T":{"perm":null,"readQueueNums":"3"}}}')
+    assert files.topics() == {"T": TopicConfig("T", read_queue_nums=3)}
+    put(memory_vfs, "consumerOffset.json", b'{"offsetTable":null,"dataVersion":null}')
+    assert files.consumer_offsets() == {}
+    files.save_consumer_offsets({("T", "g"): {0: -1}}, 0)
+    assert files.consumer_offsets() == {("T", "g"): {0: -1}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TopicConfig("T", others={"new": "\ud800"}), TopicConfig("T", others={"new": b"x"}),
+        TopicConfig("T", perm=None), TopicConfig("T", order=None),  # type: ignore[arg-type]
+        TopicConfig("T", topic_filter_type="\ud800"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_written_changes_nothing(
+    files: BrokerConfig, row: TopicConfig
+) -> None:
+    with pytest.raises(InvalidMessage):
+        files.save_topics({"T": row}, 1)
+    assert files.topics() == {}
 
 
 def test_a_missing_file_is_an_empty_table(files: BrokerConfig) -> None:

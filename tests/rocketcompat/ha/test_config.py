@@ -149,7 +149,22 @@ BAD: dict[str, bytes] = {
     "no JSON": frame(b"\xff"),
     "nested too deeply": frame(b"[" * 100_000),
     "no log end": frame(b'{"format": 1, "files": {}}'),
+    "files that are a list": frame(b'{"format": 1, "log_end": 0, "files": ["topics.json"]}'),
+    "a log end that is no number": frame(b'{"format": 1, "log_end": true, "files": {}}'),
+    "a log end below zero": frame(b'{"format": 1, "log_end": -1, "files": {}}'),
+    "a log end that no log has": frame(b'{"format": 1, "log_end": %d, "files": {}}' % 2**63),
     "a file that is no configuration": answer_with(topics_json="no"),
+    "a file that is a number": frame(b'{"format": 1, "log_end": 0, "files": {"topics.json": 5}}'),
+    "a file that is no UTF-8": frame(
+        b'{"format": 1, "log_end": 0, "files": {"topics.json": "\\ud800"}}'
+    ),
+    "an offset that is no number": answer_with(
+        topics_json="{}", consumerOffset_json='{"offsetTable":{"T@g":{"0":"x"}}}'
+    ),
+    "a delay offset that is no number": answer_with(
+        topics_json="{}", delayOffset_json='{"offsetTable":{1:[]}}'
+    ),
+    "a topic that is no map": answer_with(topics_json='{"topicConfigTable":{"T":5}}'),
 }
 
 
@@ -164,6 +179,34 @@ def test_an_answer_that_is_not_valid_changes_nothing_and_is_reported(
     assert "not followed" in trouble
     assert raws(mine) == before
     assert answers.round(frame(b'{"format": 1, "log_end": 0, "files": {}}')) is None
+
+
+def test_a_bad_configuration_does_not_wait_for_the_store_to_be_opened(
+    answers: Answers, mine: BrokerConfig
+) -> None:
+    answers.end = None
+    assert answers.round(answer_with(topics_json="no")) is not None
+    answers.follower.write_tables()
+    assert raws(mine) == dict.fromkeys(NAMES)
+
+
+def test_a_mirror_follows_the_log_of_a_master_with_a_bad_configuration(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = answer_with(topics_json="no")
+    monkeypatch.setattr("rocketcompat.ha.server.config_frame", lambda *_: bad)
+    with (
+        rocketcompat.open(tmp_path / "master", "w", CONFIG) as store,
+        HaServer(store, port=0, first="FULL") as server,
+    ):
+        store.put_message(Message("T", b"x"))
+        server.start()
+        address = ("127.0.0.1", server.port)
+        with Mirror(tmp_path / "mirror", *address, CONFIG, broker_config=True) as mirror:
+            mirror.start()
+            assert mirror.wait_reached(store.max_physical_offset, 30)
+            assert "topics.json" in str(mirror.status().config_trouble)
+            assert mirror.failed is None
 
 
 def test_a_file_with_another_name_is_not_written(answers: Answers, mine: BrokerConfig) -> None:
