@@ -39,6 +39,7 @@ from rocketcompat.broker.pulling import (
     PullStatus,
     Subscription,
     as_sent,
+    of_type,
     result_of,
     whole,
 )
@@ -237,6 +238,7 @@ class Broker:
         `DefaultMessageStore.put_message` does; InvalidName for a topic that takes no messages.
         """
         writer = self._check_writable()
+        of_type("message", message, Message)
         queue = self.queue_for(message.topic, key=key, queue_id=queue_id)
         message, msg_id = self.prepared(message, queue.queue_id)
         return SendResult(queue, writer.put_message(message, durability=durability), msg_id)
@@ -310,6 +312,7 @@ class Broker:
         it is in the log; of an inner batch the one message.
         """
         writer = self._check_writable()
+        of_type("record", record, MessageRecord)
         row = self.groups.get(group)
         if row.retry_queue_nums <= 0:
             return None
@@ -338,7 +341,8 @@ class Broker:
             raise InvalidMessage(f"model: {model!r} is neither 'CLUSTERING' nor 'BROADCASTING'")
         if not isinstance(client_id, str) or not client_id:
             raise InvalidMessage(f"client_id: {client_id!r} is not a text, or empty")
-        for topic in (subscription.topic for subscription in subscriptions):
+        wanted = [of_type("a subscription", found, Subscription) for found in subscriptions]
+        for topic in (subscription.topic for subscription in wanted):
             if (topic, group) in self._pop:
                 raise InvalidName(
                     group, f"consumes {topic!r} by pop (messageRequestMode.json), as 5.x can; this"
@@ -350,7 +354,7 @@ class Broker:
         call = notify if row.notify_consumer_ids_changed_enable else None
         is_broadcast = model == "BROADCASTING"
         return self.consumers.heartbeat(
-            group, client_id, subscriptions, "BROADCASTING" if is_broadcast else "CLUSTERING", call
+            group, client_id, wanted, "BROADCASTING" if is_broadcast else "CLUSTERING", call
         )
 
     def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:

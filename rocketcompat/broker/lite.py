@@ -30,6 +30,7 @@ from rocketcompat.broker.pulling import (
     PullResult,
     PullStatus,
     Subscription,
+    of_type,
     whole,
 )
 from rocketcompat.broker.rebalance import (
@@ -121,7 +122,7 @@ class LitePullConsumer:
         with self._open():
             if self._is_member:
                 raise InvalidMessage("the consumer has subscribed: no queues can be assigned, too")
-            wanted = list(queues)
+            wanted = [of_type("a queue", queue, MessageQueue) for queue in queues]
             for queue in wanted:
                 if queue not in self.broker.queues(queue.topic):
                     raise InvalidMessage(f"{queue} is not a queue of this broker")
@@ -279,6 +280,7 @@ class LitePullConsumer:
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group has committed in a queue; None if nothing."""
+        of_type("queue", queue, MessageQueue)
         return self.broker.offsets.find(self.group, queue.topic, queue.queue_id)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -295,14 +297,17 @@ class LitePullConsumer:
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message of a queue."""
+        of_type("queue", queue, MessageQueue)
         self.seek(queue, self.broker.store.min_offset_in_queue(queue.topic, queue.queue_id))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the last message of a queue."""
+        of_type("queue", queue, MessageQueue)
         self.seek(queue, self.broker.store.max_offset_in_queue(queue.topic, queue.queue_id))
 
     def offset_for_timestamp(self, queue: MessageQueue, time: Time) -> int:
         """Return the offset of a store time in a queue."""
+        of_type("queue", queue, MessageQueue)
         store = self.broker.store
         return store.offset_in_queue_by_time(queue.topic, queue.queue_id, time)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
+from typing import Any
 
 from rocketcompat.formats import (
     PROPERTY_TAGS,
@@ -44,6 +45,13 @@ def whole(name: str, value: object, least: int | None = 0, most: int | None = No
     except (TypeError, ValueError) as error:
         raise InvalidMessage(str(error)) from None
     return number
+
+
+def of_type(name: str, value: Any, kind: Any) -> Any:
+    """Return what a caller gives if it is of a class; InvalidMessage otherwise."""
+    if not isinstance(value, kind):
+        raise InvalidMessage(f"{name} = {ascii(value)[:60]}: a {kind.__name__} is needed")
+    return value
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class PullRequest:
         whole("offset", self.offset, least=None)
         whole("max_count", self.max_count, least=1)
         whole("suspend_ms", self.suspend_ms)
+        if self.subscription is not None:
+            of_type("subscription", self.subscription, Subscription)
         if self.commit_offset is not None:
             whole("commit_offset", self.commit_offset)
 

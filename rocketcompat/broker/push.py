@@ -46,6 +46,7 @@ from rocketcompat.broker.pulling import (
     PullResult,
     PullStatus,
     Subscription,
+    of_type,
     whole,
 )
 from rocketcompat.broker.rebalance import (
@@ -184,7 +185,7 @@ class PushConsumer:
             from_time_ms=checked_time_ms(self.options.consume_timestamp, clock=broker.clock),
         )  # fmt: skip
         self._is_clustering = model == "CLUSTERING"
-        for topic, wanted in subscriptions.items():
+        for topic, wanted in of_type("subscriptions", subscriptions, Mapping).items():
             self._rebalance.subscribe(topic, wanted)
         if self._is_clustering:
             retry = retry_topic(group)

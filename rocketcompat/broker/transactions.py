@@ -24,6 +24,7 @@ from enum import Enum
 
 from rocketcompat.broker.allocation import MessageQueue
 from rocketcompat.broker.broker import Broker
+from rocketcompat.broker.pulling import of_type
 from rocketcompat.broker.tables import CHECK_TIMES_TOPIC, HALF_TOPIC, OP_TOPIC, checked_group
 from rocketcompat.formats import (
     PROPERTY_TAGS,
@@ -118,6 +119,7 @@ class Transactions:
     def prepare(self, group: str, message: Message, *, key: str | None = None) -> HalfMessage:
         """Put a half message, which no consumer sees before it is committed."""
         checked_group(group)
+        of_type("message", message, Message)
         queue = self.broker.queue_for(message.topic, key=key)
         message, msg_id = self.broker.prepared(message, queue.queue_id)
         if message.delay_level > 0:

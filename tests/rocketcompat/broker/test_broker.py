@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import threading
+from typing import Any
 
 import pytest
 
@@ -217,3 +218,18 @@ def test_with_threads_a_pull_is_answered_by_the_message_it_waits_for(
         broker.send(Message("orders", b"hello"))
         thread.join(30)
         assert found == [b"hello"]
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", b"x", [7], object()], ids=ascii)
+def test_an_argument_of_another_class_is_refused_by_its_name(broker: Broker, value: Any) -> None:
+    broker.topics.create("orders", 1)
+    with pytest.raises(InvalidMessage, match=r"^message = "):
+        broker.send(value)
+    with pytest.raises(InvalidMessage, match=r"^record = "):
+        broker.send_back("g", value)
+    with pytest.raises(InvalidMessage, match=r"^a subscription = "):
+        broker.heartbeat("g", "client", [value])
+    if value is not None:  # what the group subscribed to
+        with pytest.raises(InvalidMessage, match=r"^subscription = "):
+            PullRequest("g", "orders", 0, 0, subscription=value)
+    assert broker.groups.names() == []

@@ -258,3 +258,16 @@ def test_with_threads_a_poll_waits_for_a_message(memory_vfs: MemoryVfs) -> None:
         thread.join()
         assert [message.body for message in found] == [b"a"]
         assert consumer.poll(0.01) == []
+
+
+def test_what_is_no_queue_is_refused_by_its_name(broker: Broker) -> None:
+    value: Any
+    with lite(broker) as consumer:
+        for value in (None, "x", 7):
+            for call in (consumer.committed, consumer.seek_to_begin, consumer.seek_to_end):
+                with pytest.raises(InvalidMessage, match=r"^queue = "):
+                    call(value)
+            with pytest.raises(InvalidMessage, match=r"^queue = "):
+                consumer.offset_for_timestamp(value, 0)
+            with pytest.raises(InvalidMessage, match=r"^a queue = "):
+                consumer.assign([value])

@@ -508,3 +508,10 @@ def test_with_threads_messages_come_by_themselves(memory_vfs: MemoryVfs) -> None
         assert sorted(seen) == sorted(b"%d" % number for number in range(10))
         assert sum(broker.offsets.of("g", "orders").values()) == 10
         assert broker.consumers.client_ids("g") == []
+
+
+def test_subscriptions_that_are_no_map_are_refused(broker: Broker) -> None:
+    for value in (None, 7, "x", ["orders"]):
+        given: Any = value
+        with pytest.raises(InvalidMessage, match=r"^subscriptions = "):
+            PushConsumer(broker, "g", given, lambda *_: ConsumeStatus.CONSUME_SUCCESS)

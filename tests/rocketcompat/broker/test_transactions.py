@@ -248,3 +248,9 @@ def test_a_group_without_a_checker_keeps_its_messages_for_later(
     producer.transactions.register("payments", producer.check)
     producer.round(clock)
     assert [m.body for m in found(store)] == [b"x"]
+
+
+def test_a_half_message_of_another_class_is_refused(broker: Broker) -> None:
+    value: Any = None
+    with pytest.raises(InvalidMessage, match=r"^message = "):
+        Transactions(broker).prepare("g", value)
