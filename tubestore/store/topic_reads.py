@@ -94,6 +94,8 @@ def checked_settings(
     for call in calls:
         if call is not None and not callable(call):
             raise TypeError(f"{call!r} cannot be called")
+    if columns is not None and not columns:
+        raise ValueError("columns: at least one is needed, else a poll has no rows to count")
     return Settings(
         columns=chosen_columns(columns, strict=options.on_damage == "raise", verify=bool(verify)),
         wanted=make_filter(filter_items, None, None),

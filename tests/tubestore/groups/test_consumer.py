@@ -719,6 +719,7 @@ def test_heartbeats_keep_a_member_that_works_for_long() -> None:
         ({"session_timeout": "x"}, TypeError, "session_timeout"),
         ({"max_poll_interval": -1}, ValueError, "max_poll_interval"),
         ({"columns": ["x"]}, ValueError, "columns x"),
+        ({"columns": []}, ValueError, "columns: at least one is needed"),
         ({"on_lost": 7}, TypeError, "cannot be called"),
         ({"member": 7}, InvalidMessage, "member 7"),
         ({"group": "a/b"}, ValueError, "a/b"),
