@@ -220,7 +220,7 @@ def test_with_threads_a_pull_is_answered_by_the_message_it_waits_for(
         assert found == [b"hello"]
 
 
-@pytest.mark.parametrize("value", [None, 1, "x", b"x", [7], object()], ids=ascii)
+@pytest.mark.parametrize("value", [None, 1, "x", b"x", [7], 1.5], ids=ascii)
 def test_an_argument_of_another_class_is_refused_by_its_name(broker: Broker, value: Any) -> None:
     broker.topics.create("orders", 1)
     with pytest.raises(InvalidMessage, match=r"^message = "):
