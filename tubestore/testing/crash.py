@@ -68,6 +68,10 @@ class CrashState:
         return f"{self.kind} {before} (seed {self.seed}, variant {self.variant})"
 
 
+#: Bytes that the processor copies by one instruction; no kill comes in between.
+_STORE = 8
+
+
 def crash_states(
     journal: Journal,
     *,
@@ -112,6 +116,8 @@ def _kills(disk: Disk, journal: Journal, step: int, seed: int) -> Iterator[Crash
 def _parts(call: Call, seed: int, step: int) -> Iterator[Call]:
     """A write that was killed: up to a border of pages, or short and never gone on with."""
     size = len(call.data)
+    if size <= _STORE:
+        return
     borders = range(PAGE - call.position % PAGE, size, PAGE)
     random = _random(seed, step, -1)
     for kept in sorted({*list(borders)[:2], random.randrange(size), random.randrange(size)}):
