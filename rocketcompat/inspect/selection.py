@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketcompat.index.items import key_hash
+from rocketcompat.reading.pull import tags_in
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.record.compression import unpack_bodies
 from tubestore.errors import InvalidMessage
@@ -76,9 +77,8 @@ class Selection:
 
     def _tags(self, records: RecordColumns) -> Any:
         """By the tag's text: two tags may have one hash."""
-        wanted = [tag.strip().encode() for tag in (self.tags or "").split("||")]
-        wanted = [tag for tag in wanted if tag]
-        if not wanted or b"*" in wanted:
+        wanted = [tag.encode() for tag in tags_in(self.tags)]
+        if not wanted:
             return None
         found = pc.is_in(records.tags(), pa.array(wanted, pa.large_binary()))
         return found.to_numpy(zero_copy_only=False)

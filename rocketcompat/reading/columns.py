@@ -24,6 +24,7 @@ from rocketcompat.formats import (
     parse_properties,
 )
 from rocketcompat.index.items import key_hashes
+from rocketcompat.reading.choice import ALL, Choice, units_with
 from rocketcompat.reading.parts import QueuePart
 from rocketcompat.record.arrow import (
     RECORD_SCHEMA,
@@ -68,13 +69,14 @@ class QueuesPage:
 
 
 def scan_log(
-    log: ReadableLog, start: int | None, end: int | None, *, verify: bool
+    log: ReadableLog, start: int | None, end: int | None, *, verify: bool, choice: Choice = ALL
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the log that begin in [start, end), in order.
 
     `start` and `end` are physical offsets. A record begins at `start`; without `end` all that is
     there is yielded. Known damage is passed over; other damage is CorruptRecord. With `verify` the
     checksum of each body is compared. Files that are deleted by age meanwhile are passed by.
+    Batches without a wanted record are left out.
     """
     limit = log.max_offset if end is None else min(end, log.max_offset)
     position = log.min_offset if start is None else start
@@ -103,7 +105,13 @@ def scan_log(
         while at < behind and not (chain and chain.blank):
             chain = follow(data, at, base, room, bytes_max=min(SCAN_BYTES, behind - at))
             if len(chain.starts):
-                yield _sound(data, chain.starts, base, file.path, verify=verify)
+                batch = _sound(
+                    data, chain.starts, base, file.path,
+                    verify=verify, with_bodies=choice.with_bodies,
+                )  # fmt: skip
+                batch = choice.rows_of(batch)
+                if batch.num_rows:
+                    yield choice.columns_of(batch)
             at = chain.end
             if chain.reason is not None or chain.wanted:
                 raise CorruptRecord(file.path, at, chain.reason or "a record that is not whole")
@@ -113,10 +121,10 @@ def scan_log(
 
 
 def _sound(
-    data: Buffer, starts: Int64s, base: int, path: str, *, verify: bool = False
+    data: Buffer, starts: Int64s, base: int, path: str, *, verify: bool, with_bodies: bool
 ) -> pa.RecordBatch:
     """Return records as a batch; CorruptRecord names the first that is unsound."""
-    batch = batch_of_plain(data, starts, base, verify=verify)
+    batch = batch_of_plain(data, starts, base, verify=verify, with_bodies=with_bodies)
     if batch is not None:
         return batch
     try:
@@ -128,9 +136,9 @@ def _sound(
 class _Places:
     """Records that units or index items point to, by their files."""
 
-    def __init__(self, log: ReadableLog, *, verify: bool = False) -> None:
-        #: True if the checksums of bodies are compared.
-        self._verify = verify
+    def __init__(self, log: ReadableLog, *, verify: bool, with_bodies: bool) -> None:
+        #: True if the checksums of bodies are compared; False if no bodies are copied out.
+        self._verify, self._with_bodies = verify, with_bodies
         #: The end of the log when the records were looked up.
         self._log, self.end = log, log.max_offset
         self.problems: list[CorruptRecord] = []
@@ -179,7 +187,11 @@ class _Places:
         gaps = self._gaps_over(offsets[part])
         lengths = None if sizes is None else sizes[part]
         verify, starts = self._verify, offsets[part] - base
-        found = None if gaps else batch_of_plain(data, starts, base, lengths, verify=verify)
+        found = None
+        if not gaps:
+            found = batch_of_plain(
+                data, starts, base, lengths, verify=verify, with_bodies=self._with_bodies
+            )
         if found is not None:
             yield found, rows
             return
@@ -200,41 +212,47 @@ class _Places:
 
 
 def read_queue(
-    log: ReadableLog, queue: QueuePart, offset: int, limit: int, *, verify: bool = False
-) -> QueuePage:
+    log: ReadableLog, queue: QueuePart, offset: int, limit: int, *, verify: bool = False,
+    choice: Choice = ALL,
+) -> QueuePage:  # fmt: skip
     """Return up to `limit` messages of a queue from `offset` on, of one of its files.
 
     Below the queue's first offset nothing is left: the page then begins there. A page may be empty
-    and `next_offset` still move on (over units without a message).
+    and `next_offset` still move on (over units without a message). `limit` counts messages that
+    have the tags; the times are compared afterwards. The batch has all columns.
     """
     asked = [(queue, offset)]
-    batch, (following,), problems = read_queues(log, asked, limit, verify=verify)
+    batch, (following,), problems = read_queues(log, asked, limit, verify=verify, choice=choice)
     return QueuePage(batch, following, problems)
 
 
 def read_queues(
-    log: ReadableLog, asked: Sequence[tuple[QueuePart, int]], limit: int, *, verify: bool = False
-) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:
+    log: ReadableLog, asked: Sequence[tuple[QueuePart, int]], limit: int, *, verify: bool = False,
+    choice: Choice = ALL,
+) -> tuple[pa.RecordBatch, list[int], list[CorruptRecord]]:  # fmt: skip
     """As `read_queue`, of many queues at once: (messages in log order, next offsets, problems)."""
     parts, spans, following = [], [], []
     missing: list[CorruptRecord] = []
     for queue, offset in asked:
         first = max(offset, queue.min_offset)
-        units, begins = queue.spans(first, limit)
-        parts.append(units)
-        spans.append(begins)
+        codes = choice.codes(queue.topic)
+        units, begins = queue.spans(first, limit if codes is None else queue.max_offset)
         if not len(units) and first < queue.max_offset:  # the file of this offset is missing
             begins = [min(queue.next_file_offset(first), queue.max_offset)]
             if first >= queue.min_offset:  # and was not deleted since, by age
                 path, position = queue.place_of_unit(first)
                 reason = f"no units for the messages {first} to {begins[0] - 1}"
                 missing.append(CorruptRecord(path, position, reason))
+        elif codes is not None and len(units):
+            units, begins = units_with(units, begins, codes, limit)
+        parts.append(units)
+        spans.append(begins)
         following.append(begins[len(units)])
     # Joined as bytes: numpy takes the fields of each part apart.
     units = np.frombuffer(b"".join(parts), parts[0].dtype) if len(parts) > 1 else parts[0]
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
-    places = _Places(log, verify=verify)
+    places = _Places(log, verify=verify, with_bodies=choice.with_bodies)
     kept: Int64s | None = None  # which units are left, and in which order
     real = (sizes > 0) & (sizes != CQ_PRE_FILL_SIZE) & (offsets >= 0) & (offsets < places.end)
     if np.count_nonzero(real) != len(real):
@@ -251,7 +269,7 @@ def read_queues(
         owners.own(batch, rows, places.problems) for batch, rows in places.each(offsets, sizes)
     ]
     batch = _joined(batches)
-    return batch, following, [*missing, *places.problems, *_lost_in(log, batch)]
+    return choice.rows_of(batch), following, [*missing, *places.problems, *_lost_in(log, batch)]
 
 
 def _lost_in(log: ReadableLog, batch: pa.RecordBatch) -> Iterator[CorruptRecord]:
@@ -366,7 +384,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def query_keys(
     log: ReadableLog, index: Any, topic: str, keys: Sequence[str], max_count: int,
-    *, verify: bool = False,
+    *, verify: bool = False, choice: Choice = ALL,
 ) -> pa.Table:  # fmt: skip
     """Return the messages with these keys, the newest `max_count` of each, oldest first.
 
@@ -383,7 +401,7 @@ def query_keys(
     texts = pa.array(keys, pa.string())
     distinct, back = np.unique(offsets, return_inverse=True)
     batches, rows = [], [np.empty(0, np.int64)]
-    places = _Places(log, verify=verify)
+    places = _Places(log, verify=verify, with_bodies=choice.with_bodies)
     for batch, part in places.each(distinct, None):
         batches.append(batch)
         rows.append(np.arange(part.start, part.stop))
@@ -396,10 +414,14 @@ def query_keys(
     kept = np.flatnonzero(at >= 0)
     asked, at = asked[kept], at[kept]
     matching = _has_key(found, topic, at, texts.take(pa.array(asked)))
+    wanted = choice.mask(found) if found.num_rows else None
+    if wanted is not None:
+        matching &= wanted[at]
     asked, at = asked[matching], at[matching]
     newest = ranks(asked[::-1])[::-1] < max_count
     asked, at = asked[newest], at[newest]
-    table = pa.Table.from_batches([found]).take(pa.array(at))
+    table = pa.Table.from_batches([found.select(choice.columns or found.schema.names)])
+    table = table.take(pa.array(at))
     return table.add_column(0, pa.field("key", pa.string(), False), texts.take(pa.array(asked)))
 
 

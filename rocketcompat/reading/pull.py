@@ -136,7 +136,7 @@ class _Scan:
             messages = offsets[place + 1] - offsets[place]
             if self._is_full(offset, size, messages):
                 return place
-            if self._codes is not None and _int32(code) not in self._codes:
+            if self._codes is not None and int32_code(code) not in self._codes:
                 if not self.entries:
                     self.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 continue
@@ -175,15 +175,23 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
     >>> tag_codes("*") is None
     True
     """
+    tags = tags_in(expression)
+    return frozenset(java_hash(tag) for tag in tags) if tags else None
+
+
+def tags_in(expression: str | None) -> list[str]:
+    """Return the tags in "A || B"; none if all messages match.
+
+    >>> tags_in("TagA||TagB"), tags_in("*"), tags_in(None)
+    (['TagA', 'TagB'], [], [])
+    """
     tags = [tag.strip() for tag in (expression or "").split("||")]
     tags = [tag for tag in tags if tag]
-    if not tags or tags == ["*"]:
-        return None
-    return frozenset(java_hash(tag) for tag in tags)
+    return [] if tags == ["*"] else tags
 
 
-def _int32(code: int) -> int:
-    """Return the low 32 bits as a signed int, as RocketMQ's filter compares them."""
+def int32_code(code: Any) -> Any:
+    """Return the low 32 bits of numbers as signed ones, as RocketMQ's filter compares them."""
     return (code & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 

@@ -66,13 +66,15 @@ TOTAL_SIZE = RECORD_SCHEMA.get_field_index("total_size")
 
 
 def batch_of_plain(
-    data: Buffer, starts: Int64s, base: int, sizes: Int64s | None = None, *, verify: bool = False
-) -> pa.RecordBatch | None:
+    data: Buffer, starts: Int64s, base: int, sizes: Int64s | None = None,
+    *, verify: bool = False, with_bodies: bool = True,
+) -> pa.RecordBatch | None:  # fmt: skip
     """Return the records that start at `starts` (ascending) of `data` as a batch.
 
     `base` is the physical offset of `data[0]`; `sizes` are lengths that are known from elsewhere.
     None if a record is unsound, or in a rarer form (IPv6 hosts, V2): `columns.decode_columns` then
-    decodes it or names the fault. `verify` compares the bodies' checksums.
+    decodes it or names the fault. `verify` compares the bodies' checksums. Without `with_bodies`
+    the bodies are nulls, and are not copied.
     """
     if not len(starts):
         return empty_batch()
@@ -89,7 +91,9 @@ def batch_of_plain(
         or (sizes is not None and np.count_nonzero(totals != sizes))
     ):
         return None
-    rest = _even_rest(raw, starts, totals, lengths) or _any_rest(data, starts, totals, lengths)
+    rest = _even_rest(raw, starts, totals, lengths, with_bodies) or _any_rest(
+        data, starts, totals, lengths, with_bodies
+    )
     if rest is None:
         return None
     bodies = starts + MESSAGE_HEAD.size
@@ -101,7 +105,7 @@ def batch_of_plain(
 
 
 def _even_rest(
-    raw: Bytes, starts: Int64s, totals: Any, lengths: Any
+    raw: Bytes, starts: Int64s, totals: Any, lengths: Any, with_bodies: bool
 ) -> tuple[pa.Array, pa.Array, pa.Array] | None:
     """Return topics, properties and bodies of records with equal lengths and one topic.
 
@@ -129,7 +133,7 @@ def _even_rest(
     return (
         pa.Array.from_buffers(pa.string(), count, [None, bounds, pa.py_buffer(topic * count)]),
         _even_pieces(raw, starts, properties, stored),
-        _even_pieces(raw, starts, MESSAGE_HEAD.size, length),
+        _even_pieces(raw, starts, MESSAGE_HEAD.size, length) if with_bodies else _none(count),
     )
 
 
@@ -148,7 +152,7 @@ def _even_pieces(raw: Bytes, starts: Int64s, at: int, size: int) -> pa.LargeBina
 
 
 def _any_rest(
-    data: Buffer, starts: Int64s, totals: Any, lengths: Any
+    data: Buffer, starts: Int64s, totals: Any, lengths: Any, with_bodies: bool
 ) -> tuple[pa.Array, pa.Array, pa.Array] | None:
     """Return topics, properties and bodies; None if a record is unsound."""
     raw, bodies = bytes_of(data), starts + MESSAGE_HEAD.size
@@ -166,8 +170,13 @@ def _any_rest(
     return (
         _topics(data, topics + 1, topic_sizes),
         _properties(data, properties, stored.astype(np.int64)),
-        slices(data, bodies, topics - bodies),
+        slices(data, bodies, topics - bodies) if with_bodies else _none(len(starts)),
     )
+
+
+def _none(count: int) -> pa.Array:
+    """Return nulls in the place of bodies."""
+    return pa.nulls(count, _BYTES)
 
 
 def batch_of_records(records: RecordColumns) -> pa.RecordBatch:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rocketcompat.files.broker_config import BrokerConfig
     from rocketcompat.queues.batch_consume_queue import BatchConsumeQueue
     from rocketcompat.queues.consume_queue import ConsumeQueue
+    from rocketcompat.reading.choice import Choice
     from rocketcompat.reading.columns import QueuePage, QueuesPage
     from rocketcompat.reading.keys import QueryMessageResult
     from rocketcompat.reading.pull import GetMessageResult, Where
@@ -157,7 +158,8 @@ class StoreReader:
     @documented
     def query_messages(
         self, topic: str, keys: Sequence[str], max_count: int | None = None,
-        *, verify: bool = False,
+        *, verify: bool = False, tags: str | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, before: Time | None = None,
     ) -> pa.Table:  # fmt: skip
         """Find messages by many keys at once: a table of `key` and the records' columns.
 
@@ -165,6 +167,7 @@ class StoreReader:
         in `query_message`; other keys of the same hash are left out. Columns as
         `record.arrow.RECORD_SCHEMA` has them. Records that cannot be read are left out; with
         `verify`, which compares the checksums of the bodies, the first of them is CorruptRecord.
+        `tags`, `columns`, `begin` and `before` as in `scan`.
         """
         self._check_open()
         from rocketcompat.reading.columns import query_keys
@@ -177,12 +180,15 @@ class StoreReader:
         _check_whole(least=0, max_count=count)
         keys = checked_texts("keys", keys)
         count = min(count, self.config.max_msgs_num_batch)
-        return query_keys(self._parts.commit_log, index, topic, keys, count, verify=verify)
+        choice = self._choice(tags, begin, before, columns)
+        log = self._parts.commit_log
+        return query_keys(log, index, topic, keys, count, verify=verify, choice=choice)
 
     @documented
     def read_queue(
         self, topic: str, queue_id: int, offset: int = 0, limit: int = 1000,
-        *, verify: bool = False,
+        *, verify: bool = False, tags: str | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, before: Time | None = None,
     ) -> QueuePage:  # fmt: skip
         """Read up to `limit` messages of a queue as one Arrow batch, bodies copied out.
 
@@ -190,6 +196,10 @@ class StoreReader:
         does. Messages that cannot be read are in `page.problems`. So are stand-ins of lost
         messages: their rows have the state "lost" and no body. An unknown queue is empty. As in
         RocketMQ no checksum of a body is compared without `verify`.
+
+        `tags`, `columns`, `begin` and `before` as in `scan`. `limit` counts messages with the tags
+        (their hashes); of these a page has those of the time, maybe none: go on while `next_offset`
+        rises.
         """
         self._check_open()
         from rocketcompat.reading.columns import QueuePage, read_queue
@@ -198,16 +208,22 @@ class StoreReader:
         _check_whole(offset=offset)
         _check_whole(least=0, limit=limit)
         queue = self._queue(topic, queue_id)
+        choice = self._choice(tags, begin, before, columns)
         if queue is None:
-            return QueuePage(empty_batch(), 0)
-        page = read_queue(self._parts.commit_log, queue, offset, limit, verify=verify)
+            return QueuePage(choice.columns_of(empty_batch()), 0)
+        log = self._parts.commit_log
+        page = read_queue(log, queue, offset, limit, verify=verify, choice=choice)
         self._stats.got_rows(page.batch)
-        return page
+        if columns is None:
+            return page
+        return QueuePage(choice.columns_of(page.batch), page.next_offset, page.problems)
 
     @documented
     def read_queues(
-        self, offsets: Mapping[tuple[str, int], int], limit: int = 1000, *, verify: bool = False
-    ) -> QueuesPage:
+        self, offsets: Mapping[tuple[str, int], int], limit: int = 1000, *, verify: bool = False,
+        tags: str | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, before: Time | None = None,
+    ) -> QueuesPage:  # fmt: skip
         """As `read_queue`, of many queues in a call: from an offset each, up to `limit` of each.
 
         For queues of few messages: a call for each costs more than they do. Rows are in the order
@@ -225,33 +241,42 @@ class StoreReader:
                 raise InvalidMessage(f"offsets: {key!r} is not a pair of topic and queue id")
             _check_text(topic=key[0])
             _check_whole(queue_id=key[1], offset=offset)
+        choice = self._choice(tags, begin, before, columns)
         queues = self._parts.queues
         found = {key: queues.find(*key) if queues is not None else None for key in offsets}
         known = {key: queue for key, queue in found.items() if queue is not None}
         following: dict[tuple[str, int], int] = dict.fromkeys(offsets, 0)
         if not known:
-            return QueuesPage(empty_batch(), following)
+            return QueuesPage(choice.columns_of(empty_batch()), following)
         asked = [(queue, offsets[key]) for key, queue in known.items()]
         log = self._parts.commit_log
-        batch, moved, problems = read_queues(log, asked, limit, verify=verify)
+        batch, moved, problems = read_queues(log, asked, limit, verify=verify, choice=choice)
         following.update(zip(known, moved, strict=True))
         self._stats.got_rows(batch)
-        return QueuesPage(batch, following, problems)
+        return QueuesPage(choice.columns_of(batch), following, problems)
 
     def scan(
-        self, start: int | None = None, end: int | None = None, *, verify: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+        self, start: int | None = None, end: int | None = None, *, verify: bool = False,
+        tags: str | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, before: Time | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield the whole log in order as Arrow batches, or its part [start, end).
 
         Physical offsets; `start` is where a record begins. `verify` compares the checksums of the
         bodies. Damage that opening found is passed over; other damage is CorruptRecord. Stand-ins
         of lost messages are rows with the state "lost" and no body.
+
+        `tags` ("paid || sent") are compared as texts, so that no other tag of the same hash is
+        among the rows. Messages stored in [begin, before): aware datetimes, ISO texts, ages like
+        "2h", or ms since the epoch. `columns` are names of the schema; without "body" the bodies
+        are not copied.
         """
         self._check_open()
         from rocketcompat.reading.columns import scan_log
 
         _check_whole(least=0, start=0 if start is None else start, end=0 if end is None else end)
-        rows = scan_log(self._parts.commit_log, start, end, verify=verify)
+        choice = self._choice(tags, begin, before, columns)
+        rows = scan_log(self._parts.commit_log, start, end, verify=verify, choice=choice)
         return documented_rows(rows, self.root)
 
     @documented
@@ -302,6 +327,16 @@ class StoreReader:
             _check_whole(size=size, least=0)
             left = min(left, size)
         return self._parts.commit_log.read_at(physical_offset, left)
+
+    def _choice(
+        self, tags: str | None, begin: Time | None, before: Time | None,
+        columns: Sequence[str] | None,
+    ) -> Choice:  # fmt: skip
+        """Return which records are wanted; InvalidMessage or TypeError names a wrong argument."""
+        from rocketcompat.reading.choice import Choice
+
+        first, behind = self._time("begin", begin), self._time("before", before)
+        return Choice.checked(tags, first, behind, columns)
 
     def _time(self, name: str, time: Time | None) -> int | None:
         """Return a time in ms; InvalidMessage names the argument."""

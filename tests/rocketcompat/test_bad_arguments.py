@@ -29,6 +29,7 @@ CONFIG = MessageStoreConfig(
 QUEUE = {"topic": "text", "queue_id": "whole"}
 BATCH = MessageBatch("T", [BatchItem(b"x")])
 LEVEL = {"durability": "choice?"}
+CHOICE = {"tags": "text?", "columns": "texts?", "begin": "time?", "before": "time?"}
 #: Of each call: arguments that are taken, and the kind of each argument.
 CALLS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "clean_staging": ({}, {"grace": "age"}),
@@ -56,11 +57,11 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         "topic": "text", "key": "text", "max_count": "count?", "begin": "time", "end": "time?",
     }),
     "query_messages": ({"topic": "T", "keys": ["k"]},
-                       {"topic": "text", "keys": "texts", "max_count": "count?"}),
+                       {"topic": "text", "keys": "texts", "max_count": "count?", **CHOICE}),
     "read_queue": ({"topic": "T", "queue_id": 0},
-                   {**QUEUE, "offset": "whole", "limit": "count"}),
-    "read_queues": ({"offsets": {("T", 0): 0}}, {"offsets": "mapping", "limit": "count"}),
-    "scan": ({}, {"start": "count?", "end": "count?"}),
+                   {**QUEUE, "offset": "whole", "limit": "count", **CHOICE}),
+    "read_queues": ({"offsets": {("T", 0): 0}}, {"offsets": "mapping", "limit": "count", **CHOICE}),
+    "scan": ({}, {"start": "count?", "end": "count?", **CHOICE}),
     "wait_dispatched": ({"physical_offset": 0},
                         {"physical_offset": "whole", "timeout": "seconds?"}),
 }  # fmt: skip
