@@ -61,11 +61,17 @@ def plan(options: RocketOptions, vfs: Vfs | None = None) -> LogPlan:
 
 
 def check_topics(directory: StoreDirectory, options: RocketOptions) -> None:
-    """Raise UnknownTopic for a topic without a queue in the store, if it has queues at all."""
+    """Raise UnknownTopic for a topic without a queue in the store, if it has queues at all.
+
+    InvalidOption for a pattern that matches none.
+    """
     known = {topic for topic, _ in directory.queue_names()}
+    if not known:
+        return
     for topic in options.topics or ():
-        if known and topic not in known:
+        if topic not in known:
             raise UnknownTopic(topic, known)
+    options.check_pattern(known)
 
 
 def plan_range(directory: StoreDirectory, options: RocketOptions, start: int, end: int) -> LogPlan:

@@ -29,9 +29,15 @@ CONFIG = MessageStoreConfig.from_camel(
 )
 
 
-def write_rocket_store(root: Path, count: int, first: int = 0, topics: int = 3) -> None:
+def write_rocket_store(
+    root: Path,
+    count: int,
+    first: int = 0,
+    topics: int = 3,
+    config: MessageStoreConfig = CONFIG,
+) -> None:
     """Put messages that name their number into a store of small files, and close it."""
-    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+    with rocketcompat.open(root, "w", config, background=False) as store:
         for number in range(first, first + count):
             message = Message(
                 f"topic{number % topics}",

@@ -114,6 +114,7 @@ class MicroBatches:
     ) -> None:
         self.options, self.skipped = options, 0
         self._vfs, self._note = vfs or OsVfs(), note
+        self._noted: set[str] = set()
         self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
         skip = None if options.fail_on_data_loss else note
         self._journal = journal_of(self._vfs, options.path, skip)
@@ -246,7 +247,7 @@ class MicroBatches:
         if low < now.first:
             self._lost(key, now, low, min(end, now.first))
             low = now.first
-        check_files(now.shard)
+        check_files(now.shard, self.options, self._note_once)
         wanted = self.options.partitions_of(now.shard.topic)
         ids = starts if wanted is None else sorted(wanted)
         limits = tuple(Limit(p, max(low, starts.get(p, low)), end) for p in ids)
@@ -280,6 +281,11 @@ class MicroBatches:
         finally:
             index.close()
         return "its end"
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._note(text)
 
     def check_store(self, position: Position) -> None:
         """Raise NotAStore for a position in another store."""

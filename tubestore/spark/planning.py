@@ -34,11 +34,12 @@ from tubestore.errors import (
     NotAStore,
     OffsetOutOfRange,
     UnknownTopic,
+    listed,
 )
 from tubestore.journal.journal_overlay import JournalOverlay, behind
 from tubestore.journal.root_journal import JournalPart
 from tubestore.offline.own_files import missing_shards
-from tubestore.options import PARTITIONS_PER_STORE
+from tubestore.options import PARTITIONS_PER_STORE, TopicOptions
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import JOURNAL_FILE, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
@@ -408,7 +409,7 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
         max_bytes = max(1, min(max_bytes, -(-total // options.min_partitions)))
     found: list[Portion] = []
     for shard in shards:
-        check_files(shard)
+        check_files(shard, options, log.warning)
         index = ShardIndex(vfs, shard)
         try:
             found += _wanted_portions(index, horizon, options, max_bytes)
@@ -431,18 +432,12 @@ def choose_shards(
     # Without a journal nothing is read of it but names: its damage is refused where rows are.
     found = list_shards(options.path, vfs, journal or JournalOverlay(vfs, options.path))
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
-    there = {s.topic for s in found} | settings.keys()
-    for topic in options.named_topics():
-        if topic not in there:
-            raise UnknownTopic(topic, there)
-        made = settings.get(topic)
-        for partition in options.partitions_of(topic) or ():
-            if made is not None and not made.holds(partition) and options.assigned is not None:
-                raise InvalidOption("assign", f"{topic} has no partition {partition}")
-    for name, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
-        for topic in {} if isinstance(given, int) else given:
-            if topic not in there or not options.wants_topic(topic):
-                raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
+    stores: dict[str, set[int]] = {topic: set() for topic in settings}
+    for shard in found:
+        stores.setdefault(shard.topic, set()).add(shard.store_id)
+    if not stores and not vfs.exists(join(options.path, OWN_DIRECTORY)):
+        raise NotAStore(options.path, "there is no store in this directory, and no shard")
+    _check_names(options, settings, stores)
     for directory in missing_shards(vfs, options.path, found):
         key = parse_store_key(basename(directory))
         if key is None or store_key(*key) in known:
@@ -455,6 +450,42 @@ def choose_shards(
     return [shard for shard in found if _is_wanted(shard, options)]
 
 
+def _check_names(
+    options: ReadOptions, settings: Mapping[str, TopicOptions], stores: Mapping[str, set[int]]
+) -> None:
+    """Refuse names of topics and partitions that are not there; `stores`: ids by topic."""
+
+    def holds(topic: str, partition: int) -> bool:
+        made = settings.get(topic)
+        if made is not None and made.holds(partition):
+            return True
+        # A store of TubeMQ has no settings: what its shards hold is not known before it is read.
+        return made is None and partition // PARTITIONS_PER_STORE in stores[topic]
+
+    for topic in options.named_topics():
+        if topic not in stores:
+            raise UnknownTopic(topic, stores)
+    options.check_pattern(stores)
+    wanted = [topic for topic in sorted(stores) if options.wants_topic(topic)]
+    for topic, ids in (options.assigned or {}).items():
+        _refuse_partition("assign", topic, (i for i in ids if not holds(topic, i)))
+    if wanted:  # a stream's topics may come later
+        for partition in sorted(options.partitions or ()):
+            if not any(holds(topic, partition) for topic in wanted):
+                reason = f"no topic that is read has a partition {partition}: {listed(wanted)}"
+                raise InvalidOption("partitions", reason)
+    for name, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        for topic, places in () if isinstance(given, int) else given.items():
+            if topic not in stores or not options.wants_topic(topic):
+                raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")
+            _refuse_partition(name, topic, (i for i in places if not holds(topic, i)))
+
+
+def _refuse_partition(option: str, topic: str, partitions: Iterable[int]) -> None:
+    for partition in partitions:
+        raise InvalidOption(option, f"{topic} has no partition {partition}")
+
+
 def _is_wanted(shard: ShardFiles, options: ReadOptions) -> bool:
     if not options.wants_topic(shard.topic):
         return False
@@ -462,13 +493,19 @@ def _is_wanted(shard: ShardFiles, options: ReadOptions) -> bool:
     return ids is None or any(i // PARTITIONS_PER_STORE == shard.store_id for i in ids)
 
 
-def check_files(shard: ShardFiles) -> None:
-    """Raise NotAStore for a shard with a hole between its files: rows would be missing."""
+def check_files(shard: ShardFiles, options: ReadOptions, note: Callable[[str], None]) -> None:
+    """Raise NotAStore for a shard with a hole between its files: rows would be missing.
+
+    With `failOnCorrupt` off the callback gets the sentence, and what is there is read.
+    """
     for files in (shard.index, shard.data):
         for before, after in pairwise(files):
             if before.end != after.start:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
-                raise NotAStore(shard.directory, reason)
+                if options.fail_on_corrupt:
+                    reason += " (failOnCorrupt=false reads what is there)"
+                    raise NotAStore(shard.directory, reason)
+                note(str(NotAStore(shard.directory, reason)))
 
 
 def pack(portions: Iterable[Portion], max_bytes: int) -> Iterator[Split]:

@@ -13,7 +13,7 @@ from rocketcompat.spark.options import RocketOptions
 from tests.spark.rocket_readings import COUNT, numbers
 from tests.spark.rocket_readings import root as root
 from tests.spark.rocket_readings import template as template
-from tests.spark.rocket_stores import planned, read_log, write_rocket_store
+from tests.spark.rocket_stores import CONFIG, planned, read_log, write_rocket_store
 from tubestore.errors import (
     DataLoss,
     NotAStore,
@@ -32,6 +32,20 @@ def drain(root: Path, batches: LogBatches, at: Any, **limits: int) -> tuple[Any,
 
 def batches_of(root: Path, **given: str) -> LogBatches:
     return LogBatches(RocketOptions.parse({"path": str(root), **given}, stream=True))
+
+
+def test_a_log_on_several_disks_is_read_as_a_batch_and_as_a_stream(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    given = {"storePathCommitLog": f"{tmp_path / 'disk0'};{tmp_path / 'disk1'}",
+             "multiPathSplitter": ";"}  # fmt: skip
+    write_rocket_store(root, COUNT, config=CONFIG.changed(
+        store_path_commit_log=given["storePathCommitLog"], multi_path_splitter=";",
+    ))  # fmt: skip
+    assert all(list((tmp_path / disk).iterdir()) for disk in ("disk0", "disk1"))
+    assert numbers(read_log(root, planned(root, **given), **given)) == list(range(COUNT))
+    batches = batches_of(root, **given)
+    made = batches.plan(batches.initial(), batches.end())
+    assert numbers(read_log(root, made, **given)) == list(range(COUNT))
 
 
 def test_batches_are_the_log_in_order_within_their_limits(root: Path) -> None:

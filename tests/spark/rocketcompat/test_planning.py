@@ -31,6 +31,8 @@ def test_all_splits_together_are_the_whole_log_in_order(root: Path, most: str) -
 def test_what_is_not_there_is_refused(root: Path, tmp_path_factory: Any) -> None:
     with pytest.raises(UnknownTopic):
         planned(root, subscribe="nope")
+    with pytest.raises(InvalidOption, match=r"'x\.\*' matches no topic; there are: topic0"):
+        planned(root, subscribePattern="x.*")
     with pytest.raises(NotAStore, match="not a RocketMQ store"):
         planned(tmp_path_factory.mktemp("empty"))
     with pytest.raises(InvalidOption, match="option partitions: not known"):

@@ -346,6 +346,30 @@ def test_a_group_goes_on_behind_what_a_stream_has_read(root: Path) -> None:
         commit({"sources": [{"endOffset": json.dumps(foreign.as_json())}]}, str(root), "g")
 
 
+def test_topics_that_match_a_pattern_may_come_later(root: Path) -> None:
+    batches = stream(root, subscribePattern="new.*", partitions="2")
+    start = batches.initial()
+    assert start.shards == {}
+    write_store(root, {"newer": 50})
+    end = batches.latest(start)
+    assert {r["topic"] for r in read_plan(batches.plan(start, end))} == {"newer"}
+
+
+def test_a_hole_in_a_shard_is_noted_once(root: Path) -> None:
+    sorted((root / "logs-0").glob("*.tube"))[1].unlink()
+    batches = stream(root)
+    with pytest.raises(NotAStore, match="failOnCorrupt"):
+        batches.plan(batches.initial(), batches.end())
+    notes: list[str] = []
+    options = ReadOptions.parse({"path": str(root), "failOnCorrupt": "false"}, stream=True)
+    batches = MicroBatches(options, note=notes.append)
+    for _ in range(2):
+        made = batches.plan(batches.initial(), batches.end())
+    assert len(read_plan(made, fail_on_corrupt=False)) == 1100
+    (note,) = notes
+    assert "does not start where the one before ends" in note
+
+
 def test_a_query_without_a_finished_batch_has_nothing_to_commit(root: Path) -> None:
     with pytest.raises(InvalidMessage, match="not finished a batch"):
         commit(SimpleNamespace(lastProgress=None), str(root), "g")

@@ -84,6 +84,39 @@ def test_more_splits_can_be_asked_for(root: Path) -> None:
     assert len(planned(root, minPartitions="8").splits) >= 8
 
 
+def test_an_empty_directory_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "of-another-program-7").mkdir()
+    for directory in (tmp_path, tmp_path / "of-another-program-7"):
+        with pytest.raises(NotAStore, match="there is no store in this directory"):
+            planned(directory)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"partitions": "77"}, "option partitions: no topic .* has a partition 77: logs, orders"),
+        ({"partitions": "1,77", "subscribe": "logs"}, "has a partition 77: logs$"),
+        ({"startingOffsets": '{"logs":{"77":0}}'}, "startingOffsets: logs has no partition 77"),
+        ({"endingOffsets": '{"logs":{"77":0}}'}, "endingOffsets: logs has no partition 77"),
+        ({"subscribePattern": "x.*"}, r"'x\.\*' matches no topic; there are: logs, orders"),
+    ],
+)
+def test_a_name_that_nothing_has_is_refused(
+    root: Path, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(InvalidOption, match=reason):
+        planned(root, **options)
+
+
+def test_a_store_without_settings_of_topics_has_the_partitions_that_its_shards_may_have(
+    root: Path,
+) -> None:
+    shutil.rmtree(root / ".tubestore")
+    assert read_plan(planned(root, partitions="77")) == []
+    with pytest.raises(InvalidOption, match="has a partition 10077: logs, orders"):
+        planned(root, partitions="10077")
+
+
 def test_an_empty_store_and_an_empty_topic_have_no_splits(tmp_path: Path) -> None:
     with tubestore.open(tmp_path) as store:
         store.create_topic("empty")
@@ -191,8 +224,26 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_in_the_middle_is_refused(root: Path) -> None:
     files = sorted((root / "logs-0").glob("*.tube"))
     files[1].unlink()
-    with pytest.raises(NotAStore, match="does not start where the one before ends"):
+    with pytest.raises(NotAStore, match=r"does not start where .*failOnCorrupt"):
         planned(root, subscribe="logs")
+
+
+def test_a_hole_in_one_shard_does_not_keep_the_others_from_being_read(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = scanned_rows(root)
+    lost = sorted((root / "logs-0").glob("*.tube"))[1]
+    lost.unlink()
+    rows = read_plan(planned(root, failOnCorrupt="false"), fail_on_corrupt=False)
+    assert [(r["topic"], r["offset"]) for r in rows] == [
+        (r["topic"], r["offset"]) for r in expected
+    ]
+    missing = [r for r in rows if r["state"] == "missing"]
+    assert {r["topic"] for r in missing} == {"logs"}
+    pairs = zip(expected, rows, strict=True)
+    assert all(before == row for before, row in pairs if row["state"] == "ok")
+    (record,) = caplog.records
+    assert "does not start where the one before ends" in record.message
 
 
 def test_an_offset_that_is_no_longer_kept_is_data_loss(root: Path) -> None:

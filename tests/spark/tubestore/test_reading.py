@@ -24,12 +24,13 @@ from tubestore.spark.reading import Reading
 def test_the_columns_are_the_documented_ones() -> None:
     assert TUBESTORE.schema.names == [
         "topic", "store_id", "partition", "offset", "received_time", "received_time_ms",
-        "filter_item", "key_code", "attributes", "body", "msg_id", "state",
+        "filter_item", "key_code", "attributes", "body", "msg_id", "flag",
+        "report_address", "state",
     ]  # fmt: skip
     assert KAFKA.schema.names == [
         "key", "value", "topic", "partition", "offset", "timestamp", "headers",
     ]  # fmt: skip
-    assert set(TUBESTORE.schema.names) < set(MESSAGE_SCHEMA.names)
+    assert TUBESTORE.schema.names == MESSAGE_SCHEMA.names
 
 
 def test_any_store_is_read_as_the_engine_reads_it_whatever_its_sizes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+import tubestore
 from tests.spark.sources import read, source
 from tests.spark.sources import root as root
 from tests.spark.stores import scanned_rows
@@ -31,7 +32,7 @@ def test_the_schema_is_the_documented_one() -> None:
     assert from_arrow_schema(TUBESTORE.schema).simpleString() == (
         "struct<topic:string,store_id:int,partition:int,offset:bigint,received_time:timestamp,"
         "received_time_ms:bigint,filter_item:string,key_code:int,attributes:map<string,string>,"
-        "body:binary,msg_id:bigint,state:string>"
+        "body:binary,msg_id:bigint,flag:int,report_address:int,state:string>"
     )
     assert from_arrow_schema(KAFKA.schema).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -46,7 +47,9 @@ def test_all_rows_are_read(root: Path) -> None:
 
 def test_nothing_to_read_is_no_row(root: Path) -> None:
     assert read(source(root, startingTimestamp="2100-01-01T00:00:00Z")) == []
-    assert read(source(root, subscribePattern="none")) == []
+    with tubestore.open(root / "none") as store:
+        store.create_topic("none")
+    assert read(source(root / "none")) == read(source(root / "none", subscribe="none")) == []
 
 
 def test_filters_are_not_pushed_down() -> None:

@@ -11,9 +11,10 @@
 | `received_time_ms` | | bigint | else `received_time` |
 | `received_time` | `timestamp` | timestamp | else now |
 | `msg_id` | | bigint | else the store gives one |
+| `report_address` | | int | the sender's IPv4, else 127.0.0.1 |
 
-`store_id`, `offset`, `key_code` and `state`, which a DataFrame over a store has, are assigned
-anew; a row with a state other than ok has no body and is refused.
+`store_id`, `offset`, `key_code`, `flag` and `state`, which a DataFrame over a store has, are
+assigned anew; a row with a state other than ok has no body and is refused.
 
 Nothing here imports Spark.
 """
@@ -72,6 +73,7 @@ _TAKEN = {
     "received_time": Taken("received_time", _T.is_timestamp, "timestamp"),
     "timestamp": Taken("received_time", _T.is_timestamp, "timestamp"),
     "msg_id": Taken("msg_id", _T.is_integer, "bigint"),
+    "report_address": Taken("report_address", _T.is_integer, "int"),
 }
 
 
@@ -121,7 +123,7 @@ class Intake(TakenColumns):
     """Turns batches of one schema into tables that `StagedWriter.write` takes. Picklable."""
 
     taken = _TAKEN
-    given_anew = frozenset({"store_id", "offset", "key_code", "state"})
+    given_anew = frozenset({"store_id", "offset", "key_code", "flag", "state"})
 
     def __init__(self, schema: pa.Schema, topic: str | None) -> None:
         super().__init__(schema, topic)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
-from tubestore.errors import InvalidOption
+from tubestore.errors import InvalidOption, listed
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.record.layouts import key_code_of
 from tubestore.spark.kit.pushdown import Bound, Pushable, Pushed, moment, whole, words
@@ -328,12 +328,22 @@ class SharedOptions:
     #: Where a DataFrame keeps what it pushed down; None: nothing is pushed down.
     pushes: str | None = None
     pushed: Pushed = field(default_factory=Pushed)
+    #: Topics may come later.
+    stream: bool = False
 
     def wants_topic(self, topic: str) -> bool:
         """True if a topic is read."""
         if self.topics is not None:
             return topic in self.topics
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, topic) is not None
+
+    def check_pattern(self, topics: Iterable[str]) -> None:
+        """Raise InvalidOption for a pattern that matches no topic; a stream's may come later."""
+        there = sorted(topics)
+        if self.topic_pattern is None or self.stream or any(map(self.wants_topic, there)):
+            return
+        reason = f"{self.topic_pattern!r} matches no topic; there are: {listed(there) or 'none'}"
+        raise InvalidOption("subscribePattern", reason)
 
 
 def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str, Any]:
@@ -355,6 +365,7 @@ def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str,
         "max_rows_per_trigger": found["maxOffsetsPerTrigger"],
         "max_bytes_per_trigger": found["maxBytesPerTrigger"],
         "pushes": found["pushdown"],
+        "stream": stream is not False,
     }
 
 

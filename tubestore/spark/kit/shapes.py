@@ -99,11 +99,10 @@ def spark_type(type: Any) -> Any:
     return TIME if pa.types.is_timestamp(type) else type
 
 
-_OWN = [name for name in MESSAGE_SCHEMA.names if name not in ("flag", "report_address")]
 TUBESTORE = Shape(
     "tubestore",
-    pa.schema([(name, spark_type(MESSAGE_SCHEMA.field(name).type)) for name in _OWN]),
-    {name: name for name in _OWN},
+    pa.schema([(field.name, spark_type(field.type)) for field in MESSAGE_SCHEMA]),
+    {name: name for name in MESSAGE_SCHEMA.names},
     OLD_COLUMNS,
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tubestore
 from tests.spark.stores import T0, planned, read_plan, scanned_rows, write_store
 from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.intake import Intake, as_maps, split_system
@@ -56,12 +57,18 @@ def test_the_option_topic_beats_the_column() -> None:
 
 def test_what_a_frame_over_a_store_has_is_taken_or_given_anew(tmp_path: Path) -> None:
     write_store(tmp_path, {"logs": 30})
+    sender = 10 << 24 | 7
+    with tubestore.open(tmp_path) as store:
+        store["logs"].append_batch({"body": [b"b"], "report_address": [sender]})
     rows = read_plan(planned(tmp_path))
+    assert [(r["flag"], r["report_address"]) for r in rows].count((0, sender)) == 1
     found = taken(pa.RecordBatch.from_pylist(rows, TUBESTORE.schema), None)
     for ours, row in zip(rows, found, strict=True):
         assert set(row) == {
-            "topic", "partition", "received_time_ms", "filter_item", "attributes", "body", "msg_id"
+            "topic", "partition", "received_time_ms", "filter_item", "attributes", "body", "msg_id",
+            "report_address",
         }  # fmt: skip
+        assert row["report_address"] == ours["report_address"]
         assert row["filter_item"] == ours["filter_item"]
         assert not row["attributes"]  # TubeMQ's own two are written from the item and the time
 
