@@ -16,6 +16,7 @@ from rocketcompat.formats import (
     COMPRESSION_LZ4,
     COMPRESSION_ZSTD,
     LOST_MARK,
+    PROPERTY_CRC,
     STATE_LOST,
     STATE_OK,
     SYS_FLAG_COMPRESSED,
@@ -42,7 +43,9 @@ UNPACKED_SIZE_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _ARROW_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 #: Properties that belong to a record's place.
-_OF_PLACE = ("INNER_MULTI_QUEUE_OFFSET", "REAL_TOPIC", "REAL_QID")
+_OF_PLACE = frozenset({"INNER_MULTI_QUEUE_OFFSET", PROPERTY_CRC})
+#: Those of its way to its topic, which another topic does not have.
+_OF_TOPIC = frozenset({"REAL_TOPIC", "REAL_QID"})
 #: The producer's address of messages that name none.
 BORN_HOST = "127.0.0.1:0"
 #: A `delay_level`: the message is stored as it is, even with a DELAY among its properties.
@@ -208,10 +211,11 @@ class MessageRecord:
         if self.state != STATE_OK or "INNER_NUM" in pairs:
             kind = "a batch of messages" if self.state == STATE_OK else "a lost message"
             raise InvalidMessage(f"physical offset {self.physical_offset} is {kind}: not put again")
+        left_out = _OF_PLACE if topic in (None, self.topic) else _OF_PLACE | _OF_TOPIC
         return Message(
             self.topic if topic is None else topic,
             self.body,
-            properties={name: value for name, value in pairs.items() if name not in _OF_PLACE},
+            properties={name: value for name, value in pairs.items() if name not in left_out},
             queue_id=self.queue_id if queue_id is None else queue_id,
             flag=self.flag,
             sys_flag=self.sys_flag & ~SYS_FLAG_TRANSACTION_MASK,

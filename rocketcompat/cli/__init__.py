@@ -1,8 +1,8 @@
 """`rocketcompat`: reads a RocketMQ store while its broker is down (contract: decisions.md D16).
 
 A command reads a directory as it lies, whether it was closed, has crashed or is being written, and
-changes no byte, except for those made for it: `recover`, `rebuild`, `import`, `follow` and
-`promote`, and `repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the
+changes no byte, except for those made for it: `recover`, `rebuild`, `import`, `copy`, `follow`
+and `promote`, and `repair` and `clean` with `--apply`. numpy and pyarrow are loaded inside the
 commands, so that `--help` is quick.
 """
 
@@ -17,7 +17,7 @@ from rocketcompat.cli.decoding import decode
 from rocketcompat.cli.listing import cq, dump, queues
 from rocketcompat.cli.looking import checkpoint, index, info, lag
 from rocketcompat.cli.mending import rebuild, recover, repair
-from rocketcompat.cli.moving import convert, diff, export, import_
+from rocketcompat.cli.moving import convert, copy, diff, export, import_
 from rocketcompat.cli.reading import get, message, offset_by_time, query
 from rocketcompat.cli.replicating import follow, promote, serve_ha
 from rocketcompat.cli.spark import app as _spark
@@ -36,8 +36,8 @@ app = typer.Typer(
 add_version(app, "rocketcompat")
 _COMMANDS = (
     info, dump, tail, get, query, message, offset_by_time, queues, cq, index, checkpoint, lag,
-    decode, check, recover, repair, rebuild, clean, export, import_, convert, diff,
-    follow, promote, serve_ha,
+    decode, check, recover, repair, rebuild, clean, export, import_, copy,
+    convert, diff, follow, promote, serve_ha,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)

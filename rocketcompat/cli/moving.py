@@ -1,21 +1,24 @@
-"""`export`, `import`, `convert`, `diff`: messages out of a store, into one, from one to another."""
+"""`export`, `import`, `copy`, `convert`, `diff`: messages out of a store, into one, to another."""
 
 from __future__ import annotations
 
 import enum
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rocketcompat.cli.naming import check_name
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
     Given,
+    complete_topic,
     store_command,
 )
 from tubestore.cli.kit.arguments import note, printing
-from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
+from tubestore.cli.kit.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
 from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
@@ -32,6 +35,12 @@ DIFF_COLUMNS = (
     Column("left", "int64"),
     Column("right", "int64"),
     Column("fields", "line"),
+)
+COPY_COLUMNS = (
+    Column("topic"),
+    Column("messages", "int64"),
+    Column("left_out", "int64"),
+    Column("damaged_regions", "int64"),
 )
 _SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 
@@ -130,6 +139,50 @@ def _config(given: Given) -> MessageStoreConfig:
     if any(map(os.path.isdir, config.commit_log_directories(given.root))):
         return writing_config(given.directory())
     return config.changed(layouts=frozenset({"consume_queue", "index"}))
+
+
+@store_command(limit=False, conditions="begin end queue tags key grep")
+def copy(
+    given: Given,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic),
+    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic to put into.")],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="ROOT", help="The store of TARGET, if another; made if new."),
+    ] = None,
+) -> None:
+    """Put the messages of a topic into another one.
+
+    All, or a replay of some time. Queues, properties, flags and the producers' times stay; offsets
+    and store times are new. Lost and damaged messages are left out: exit code 1. Messages that were
+    copied before are put again. Options are of the store with TARGET, except for log paths.
+    """
+    import rocketcompat
+    from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.transfer.copying import copy_messages, has_messages
+
+    written = given if to is None else replace(given, root=to)
+    directory = given.directory()
+    if to is not None:
+        paths = {name: v for name, v in given.store_options().items() if name in _LOG_PATHS}
+        watching = directory.watching
+        directory = StoreDirectory(given.root, paths)
+        directory.watching = watching
+    wanted = given.selection(topic=source)
+    if not has_messages(directory, wanted):  # before a store is made
+        check_name(directory, source)
+        note(f"topic {source!r} has no such message")
+        raise Leave(EXIT_NOT_FOUND)
+    with rocketcompat.open(written.root, "w", _config(written), background=False) as store:
+        if to is None:  # no message that this copy puts
+            wanted = replace(wanted, end=store.max_physical_offset)
+        done = copy_messages(directory, wanted, store, target)
+    emit_object({"topic": target, **done._asdict()}, COPY_COLUMNS, given.output)
+    if done.left_out or done.damaged_regions:
+        raise Leave(EXIT_FINDINGS)
 
 
 @store_command(limit=False)

@@ -58,6 +58,9 @@ class QueuePage:
     next_offset: int
     problems: list[CorruptRecord] = field(default_factory=list)
 
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
+        return self.batch.__arrow_c_array__(requested_schema)
+
 
 @dataclass(frozen=True)
 class QueuesPage:
@@ -66,6 +69,9 @@ class QueuesPage:
     batch: pa.RecordBatch
     next_offsets: dict[tuple[str, int], int]
     problems: list[CorruptRecord] = field(default_factory=list)
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
+        return self.batch.__arrow_c_array__(requested_schema)
 
 
 def scan_log(

@@ -126,7 +126,9 @@ class DefaultMessageStore(StoreReader):
         """Append many messages, given as Arrow or a dict of columns.
 
         Columns: `topic` (needed), `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
-        `properties` (text as on disk, or a map), and the other fields of `Message`, by name.
+        `properties` (text as on disk, or a map), and the other fields of `Message`, by name. What
+        `scan`, `read_queue`, `query_messages` or `get_message` returned is put again, in the topics
+        and queues that it names.
 
         Returns a row a message: physical_offset, queue_offset, size (bytes), store_timestamp (ms),
         status (a `PutStatus` name: PUT_OK, or FLUSH_DISK_TIMEOUT where the message is stored and

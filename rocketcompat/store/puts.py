@@ -26,6 +26,7 @@ from rocketcompat.messages import (
     PutResult,
     PutStatus,
 )
+from rocketcompat.reading.again import put_again
 from rocketcompat.record.batches import columns_of_batch, inner_batch
 from rocketcompat.record.delays import delayed
 from rocketcompat.record.encode import EncodedColumns, encode_columns
@@ -117,7 +118,7 @@ class PutPath:
 
     def put_columns(self, messages: Any, durability: Durability | None) -> pa.Table:
         """Append many messages given as columns."""
-        table = put_aside(messages, self._config)
+        table = put_aside(put_again(messages), self._config)
         alone = rows_alone(table, self._config)
         if alone:
             return self._put_parts(self._parts(table, alone), durability)

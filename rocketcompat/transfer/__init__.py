@@ -1,4 +1,4 @@
 """Messages out of a store, into one, and into another form.
 
-Reading order: files, exchange, convert.
+Reading order: files, exchange, copying, convert.
 """
