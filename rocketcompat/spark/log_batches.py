@@ -43,6 +43,10 @@ class LogBatches:
         self.options, self._vfs, self._note = options, vfs, note
         self.skipped, self._skipped_to = 0, -1
         self._target: int | None = None
+        #: Where the batch that was cut last ends.
+        self._last: int | None = None
+        #: The records of a part of the log: from, to, how many.
+        self._counted = (-1, -1, 0)
         #: An end that is known: the chain is followed from there.
         self._known: int | None = None
         self._store = self._identity()
@@ -112,20 +116,55 @@ class LogBatches:
         directory = self._directory()
         return self._position(directory, self._end(directory))
 
+    def report(self) -> dict[str, Any]:
+        """Return the end, and how many bytes of the log are behind the last batch."""
+        end = self.end()
+        return {**end, "behindBytes": max(0, end["log"] - (self._last or end["log"]))}
+
     def freeze(self) -> None:
         """Go no further than what is there now."""
         self._target = self._end(self._directory())
 
     def latest(
-        self, start: Mapping[str, Any], max_rows: int | None = None, max_bytes: int | None = None
+        self,
+        start: Mapping[str, Any],
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        min_rows: int | None = None,
     ) -> dict[str, Any]:
-        """Return the end of the batch that begins at `start`; one record is taken at least."""
+        """Return the end of the batch that begins at `start`; one record is taken at least.
+
+        None if there are less than `min_rows`: the end is `start`.
+        """
+        found = self._latest(start, max_rows, max_bytes, min_rows)
+        self._last = int(found["log"])
+        return found
+
+    def _latest(
+        self,
+        start: Mapping[str, Any],
+        max_rows: int | None,
+        max_bytes: int | None,
+        min_rows: int | None,
+    ) -> dict[str, Any]:
         directory = self._directory()
         low = self._start(directory, self._offset(directory, start))
         end = self._end(directory) if self._target is None else self._target
+        if min_rows is not None and self._count(directory, low, end) < min_rows:
+            return dict(start)
         if low >= end or (max_rows is None and max_bytes is None):
             return self._position(directory, max(low, end))
         return self._position(directory, _cut(directory, low, end, max_rows, max_bytes))
+
+    def _count(self, directory: StoreDirectory, low: int, end: int) -> int:
+        """Return the records of [low, end); those that were counted before are not read again."""
+        since, upto, rows = self._counted
+        if since != low or upto > end:
+            upto, rows = low, 0
+        for piece in pieces(directory, LogSplit(upto, end)) if upto < end else ():
+            rows += len(piece) if isinstance(piece, RecordColumns) else 0
+        self._counted = low, max(end, low), rows
+        return rows
 
     def _start(self, directory: StoreDirectory, offset: int) -> int:
         """Return where the batch begins: at the offset, or where the log begins now."""

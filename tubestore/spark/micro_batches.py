@@ -13,7 +13,7 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,7 @@ from tubestore.journal.root_journal import JournalPart
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.segments.listing import ShardFiles, StoredFile
+from tubestore.segments.listing import ShardFiles
 from tubestore.spark.holding import StreamLease
 from tubestore.spark.kit.options import LATEST, ReadOptions
 from tubestore.spark.planning import (
@@ -41,6 +41,7 @@ from tubestore.spark.planning import (
     shard_limits,
     store_uuid,
     with_journal,
+    with_offsets,
 )
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
@@ -48,7 +49,6 @@ from tubestore.store.directory import StoreDirectory
 VERSION = 1
 #: Portions smaller than this share a split: a task costs some 30 ms.
 PACK_BYTES = 4 << 20
-_CHUNK = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,8 @@ class MicroBatches:
         self._journal = journal_of(self._vfs, options.path, skip)
         self._seen: dict[str, ShardNow] = {}
         self._target: Mapping[str, int] | None = None
+        #: Where the batch that was cut last ends.
+        self._last: Mapping[str, int] = {}
         self._lease = StreamLease(self._vfs, options.path, note) if self._store else None
 
     def close(self) -> None:
@@ -158,15 +160,37 @@ class MicroBatches:
             if self.options.starting == LATEST:
                 shards[key] = now.end
                 continue
-            limits, others = shard_limits(now.shard, now.first, now.end, self.options)
+            index, since = ShardIndex(self._vfs, now.shard), self.options.filter.start_ms
+            try:
+                options = with_offsets(index, now.first, now.end, self.options)
+                first = now.first
+                if since is not None:  # history would be batches without a row
+                    first = index.first_since(now.first, now.end, since)
+            finally:
+                index.close()
+            limits, others = shard_limits(now.shard, now.first, now.end, options)
             low = min((one.start for one in limits), default=now.first)
-            shards[key] = now.first if others else low
+            shards[key] = max(first, now.first if others else low)
             starts[key] = {one.partition: one.start for one in limits}
         return Position(self._store, shards, starts)
 
     def end(self) -> Position:
         """Return the position behind everything that is there."""
         return Position(self._store, {key: now.end for key, now in self.shards_now().items()})
+
+    def report(self) -> dict[str, Any]:
+        """Return the end as of the last batch, and by topic how many messages are behind that.
+
+        Of all partitions, as `behind` counts them; topics without any are left out.
+        """
+        there = self._seen or self.shards_now()
+        behind: dict[str, int] = {}
+        for key, now in there.items():
+            count = (now.end - max(now.first, self._last.get(key, now.first))) // ENTRY_SIZE
+            if count > 0:
+                behind[now.shard.topic] = behind.get(now.shard.topic, 0) + count
+        end = Position(self._store, {key: now.end for key, now in there.items()})
+        return {**end.as_json(), "behind": behind}
 
     def freeze(self) -> None:
         """Go no further than what is there now (the trigger AvailableNow)."""
@@ -175,12 +199,23 @@ class MicroBatches:
     # -- the next batch ------------------------------------------------------------------------
 
     def latest(
-        self, start: Position, max_rows: int | None = None, max_bytes: int | None = None
+        self,
+        start: Position,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        min_rows: int | None = None,
     ) -> Position:
         """Return the end of the batch that begins at `start`, within the limits.
 
-        One message is taken at least, however large it is.
+        One message is taken at least, however large it is; none if there are less than `min_rows`.
         """
+        end = self._latest(start, max_rows, max_bytes, min_rows)
+        self._last = end.shards
+        return end
+
+    def _latest(
+        self, start: Position, max_rows: int | None, max_bytes: int | None, min_rows: int | None
+    ) -> Position:
         self.check_store(start)
         there = self.shards_now(start.shards)
         start = self._without_vanished(start, there)
@@ -193,6 +228,8 @@ class MicroBatches:
             if low < end:
                 backlogs[key] = _Backlog(ShardIndex(self._vfs, now.shard), low, end, self.options)
         try:
+            if min_rows is not None and not _are_enough(backlogs.values(), min_rows):
+                return start
             if max_rows is not None:
                 _share(backlogs, max_rows, _Backlog.rows, _Backlog.cut_rows)
             if max_bytes is not None:
@@ -312,33 +349,25 @@ class _Backlog:
         """Return how many messages there are (an estimate from above if not all are wanted)."""
         return (self.end - self.low) // ENTRY_SIZE
 
+    def wanted_rows(self) -> int:
+        """Return how many messages there are of the partitions that are wanted."""
+        if self._wanted is None:
+            return self.rows()
+        found = self.index.entries(self.low, self.end)
+        return sum(int(np.isin(e["partition_id"], self._wanted).sum()) for _, e in found)
+
     def cut_rows(self, count: int) -> None:
         """Keep so many messages, of the partitions that are wanted."""
         if self._wanted is None:
             self.end = min(self.end, self.low + ENTRY_SIZE * count)
             return
         left = count
-        for offset, entries in self._entries():
+        for offset, entries in self.index.entries(self.low, self.end):
             found = np.flatnonzero(np.isin(entries["partition_id"], self._wanted))
             if len(found) > left:
                 self.end = offset + ENTRY_SIZE * int(found[left])
                 return
             left -= len(found)
-
-    def _entries(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-        for file, first, last in self._files():
-            for row in range(first, last, _CHUNK):
-                yield (
-                    file.start + ENTRY_SIZE * row,
-                    self.index.read(file, row, min(_CHUNK, last - row)),
-                )
-
-    def _files(self) -> Iterator[tuple[StoredFile, int, int]]:
-        for file in self.index.shard.index:
-            first = max(0, -(-(self.low - file.start) // ENTRY_SIZE))
-            last = min(file.size, self.end - file.start) // ENTRY_SIZE
-            if first < last:
-                yield file, first, last
 
     def bytes(self) -> int:
         """Return how long the records are."""
@@ -373,6 +402,13 @@ class _Backlog:
     def head_time(self) -> int:
         """Return when the first message was received, in ms."""
         return int(self._entry_before(self.low + ENTRY_SIZE)["received_time"][0])
+
+
+def _are_enough(backlogs: Collection[_Backlog], least: int) -> bool:
+    """True if backlogs have so many messages; entries are read only if there may be enough."""
+    if sum(map(_Backlog.rows, backlogs)) < least:
+        return False
+    return sum(map(_Backlog.wanted_rows, backlogs)) >= least
 
 
 def _share(

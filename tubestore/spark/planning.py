@@ -51,8 +51,11 @@ from tubestore.spark.kit.pushdown import Bound
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topics import saved_settings
+from tubestore.values import moment_text
 
 log = logging.getLogger(__name__)
+#: Entries that are read at a time.
+CHUNK_ENTRIES = 32_768
 #: What opening the files of a portion costs, in bytes that could be read in that time.
 PORTION_COST = 128 << 10
 #: How many of the last entries are examined for the end of what is whole.
@@ -199,6 +202,44 @@ class ShardIndex:
                 if len(kept):
                     return file.start + ENTRY_SIZE * (row + int(kept[0]))
         return end
+
+    # -- times ---------------------------------------------------------------------------------
+
+    def entries(self, low: int, end: int) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """Go through the entries of [low, end): (offset of the first, some entries)."""
+        for file in self.shard.index:
+            first = max(0, -(-(low - file.start) // ENTRY_SIZE))
+            last = min(file.size, end - file.start) // ENTRY_SIZE
+            for row in range(first, last, CHUNK_ENTRIES):
+                some = self.read(file, row, min(CHUNK_ENTRIES, last - row))
+                yield file.start + ENTRY_SIZE * row, some
+
+    def first_since(self, low: int, end: int, time_ms: int) -> int:
+        """Return the offset of the first message received at a time or later; `end` without one.
+
+        Times need not ascend: what is behind it is of any time.
+        """
+        for offset, entries in self.entries(low, end):
+            rows = np.flatnonzero(entries["received_time"] >= time_ms)
+            if len(rows):
+                return offset + ENTRY_SIZE * int(rows[0])
+        return end
+
+    def firsts_since(self, low: int, end: int, times: Mapping[int, int]) -> dict[int, int]:
+        """Return the offset of the first message of each partition's time or later, if it has one.
+
+        `times`: by partition id.
+        """
+        found: dict[int, int] = {}
+        for offset, entries in self.entries(low, end):
+            for partition in times.keys() - found:
+                late = entries["received_time"] >= times[partition]
+                rows = np.flatnonzero(late & (entries["partition_id"] == partition))
+                if len(rows):
+                    found[partition] = offset + ENTRY_SIZE * int(rows[0])
+            if len(found) == len(times):
+                break
+        return found
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -367,6 +408,37 @@ def shard_limits(
     return tuple(limits), wanted is None
 
 
+def with_offsets(index: ShardIndex, low: int, end: int, options: ReadOptions) -> ReadOptions:
+    """Return the options with a shard's offsets in place of times, of what it has in [low, end).
+
+    InvalidOption for a partition without a message of its starting time or later.
+    """
+
+    def offsets(times: Offsets) -> dict[int, int]:
+        wanted = {
+            partition: time_ms
+            for partition, time_ms in times.get(topic, {}).items()
+            if partition // PARTITIONS_PER_STORE == index.shard.store_id
+        }
+        return dict.fromkeys(wanted, LATEST) | index.firsts_since(low, end, wanted)
+
+    topic = index.shard.topic
+    if topic in options.starting_times:
+        starts = offsets(options.starting_times)
+        late = [partition for partition, offset in sorted(starts.items()) if offset == LATEST]
+        if late and options.strict_times:
+            moment = moment_text(options.starting_times[topic][late[0]])
+            reason = f"{topic} partition {late[0]} has no message of {moment} or later"
+            raise InvalidOption(
+                "startingOffsetsByTimestamp",
+                f"{reason} (startingOffsetsByTimestampStrategy=latest starts at the end)",
+            )
+        options = replace(options, starting={topic: starts})
+    if topic in options.ending_times:
+        options = replace(options, ending={topic: offsets(options.ending_times)})
+    return options
+
+
 def _of_topic(given: int | Offsets, topic: str) -> Mapping[int, int]:
     return {} if isinstance(given, int) else given.get(topic, {})
 
@@ -376,6 +448,7 @@ def _wanted_portions(
 ) -> Iterator[Portion]:
     """Cut what the options want of one shard."""
     low, end = index.bounds(horizon)
+    options = with_offsets(index, low, end, options)
     limits, others = shard_limits(index.shard, low, end, options)
     if not others:
         limits = tuple(one for one in limits if one.start < one.end)
@@ -474,7 +547,12 @@ def _check_names(
             if not any(holds(topic, partition) for topic in wanted):
                 reason = f"no topic that is read has a partition {partition}: {listed(wanted)}"
                 raise InvalidOption("partitions", reason)
-    for name, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+    for name, given in (
+        ("startingOffsets", options.starting),
+        ("endingOffsets", options.ending),
+        ("startingOffsetsByTimestamp", options.starting_times),
+        ("endingOffsetsByTimestamp", options.ending_times),
+    ):
         for topic, places in () if isinstance(given, int) else given.items():
             if topic not in stores or not options.wants_topic(topic):
                 raise InvalidOption(name, f"topic {topic!r} is not one of those that are read")

@@ -41,17 +41,19 @@ class TubeBatches:
         """Return where a new query starts."""
         return self._batches.initial().as_json()
 
-    def latest(self, start: Json, rows: int | None, size: int | None) -> Json:
+    def latest(
+        self, start: Json, rows: int | None, size: int | None, least: int | None = None
+    ) -> Json:
         """Return the end of the batch that begins at `start`."""
-        return self._batches.latest(self._position(start), rows, size).as_json()
+        return self._batches.latest(self._position(start), rows, size, least).as_json()
 
     def freeze(self) -> None:
         """Go no further than what is there now."""
         self._batches.freeze()
 
-    def end(self) -> Json:
-        """Return the end of everything."""
-        return self._batches.end().as_json()
+    def report(self) -> Json:
+        """Return the end of everything, and how many messages are behind the last batch."""
+        return self._batches.report()
 
     def plan(self, start: Json, end: Json) -> Plan:
         """Plan a batch."""

@@ -48,6 +48,19 @@ def test_a_log_on_several_disks_is_read_as_a_batch_and_as_a_stream(tmp_path: Pat
     assert numbers(read_log(root, made, **given)) == list(range(COUNT))
 
 
+def test_a_batch_waits_for_enough_records_and_counts_each_once(root: Path) -> None:
+    batches = batches_of(root)
+    start = batches.initial()
+    assert batches.latest(start, min_rows=COUNT + 1) == start
+    write_rocket_store(root, 1, COUNT)
+    end = batches.latest(start, min_rows=COUNT + 1)
+    assert numbers(read_log(root, batches.plan(start, end))) == list(range(COUNT + 1))
+    assert batches.latest(end, min_rows=1) == end
+    assert batches.report()["behindBytes"] == 0
+    write_rocket_store(root, 1, COUNT + 1)
+    assert batches.report()["behindBytes"] > 0
+
+
 def test_batches_are_the_log_in_order_within_their_limits(root: Path) -> None:
     batches = batches_of(root)
     _, found = drain(root, batches, batches.initial(), rows=70)

@@ -84,6 +84,33 @@ def test_a_running_query_follows_a_writer_and_knows_how_far_it_is_behind(
     assert latest["shards"]["fresh-0"] == 7 * 28
 
 
+def test_a_query_waits_for_enough_messages_and_shows_what_is_behind_it(
+    spark: Any, root: Path, checkpoints: str
+) -> None:
+    limits = {"minOffsetsPerTrigger": 50, "maxTriggerDelay": "1h"}
+    frame = stream(spark, root, columns=["topic", "offset"], **limits)
+    writer = frame.writeStream.format("memory").queryName("waiting")
+    query = writer.option("checkpointLocation", checkpoints).start()
+    try:
+        query.processAllAvailable()
+        write_store(root, {"logs": 49})
+        query.processAllAvailable()
+        assert spark.table("waiting").count() == 1100
+        write_store(root, {"logs": 1})
+        query.processAllAvailable()
+        assert spark.table("waiting").count() == 1150
+    finally:
+        query.stop()
+    write_store(root, {"orders": 30})
+    frame = stream(spark, root, maxOffsetsPerTrigger=10, minOffsetsPerTrigger=20)
+    query = frame.writeStream.format("noop").option("checkpointLocation", checkpoints)
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    sources = [p["sources"][0] for p in query.recentProgress if p["numInputRows"]]
+    behind = [json.loads(source["latestOffset"])["behind"] for source in sources]
+    assert behind == [{"orders": 20}, {"orders": 10}, {}]
+
+
 def failure(spark: Any, frame: Any, checkpoints: str, out: Path) -> str:
     with pytest.raises(Exception, match=r"tubestore\.errors\.") as caught:
         run(frame, checkpoints, out)

@@ -205,6 +205,49 @@ def test_a_frozen_stream_goes_to_what_was_there_and_no_further(root: Path) -> No
     assert len(found) >= 6
 
 
+def test_a_stream_begins_at_the_times_of_partitions(root: Path) -> None:
+    rows = [row for row in scanned_rows(root) if row["topic"] == "logs"]
+    ones = [row for row in rows if row["partition"] == 1]
+    times = f'{{"logs":{{"1":{ones[10]["received_time_ms"]},"2":0}}}}'
+    batches = stream(root, subscribe="logs", startingOffsetsByTimestamp=times)
+    _, found = drain(batches, batches.initial(), rows=90)
+    expected = [r for r in rows if r["partition"] != 1 or r["offset"] >= ones[10]["offset"]]
+    assert by_shard([r for b in found for r in b]) == by_shard(expected)
+
+
+def test_a_stream_from_a_time_on_has_no_batches_of_history(root: Path) -> None:
+    batches = stream(root, startingTimestamp=str(T0 + 950))
+    at = batches.initial()
+    assert at.shards == {"logs-0": 28 * 950, "orders-0": 28 * 100}
+    end = batches.latest(at, 20)
+    found = read_plan(batches.plan(at, end), filter=batches.options.filter)
+    assert [row["received_time_ms"] for row in found] == list(range(T0 + 950, T0 + 970))
+
+
+def test_a_batch_waits_for_enough_messages_of_the_partitions_that_are_read(root: Path) -> None:
+    wanted = [r for r in scanned_rows(root) if r["topic"] == "logs" and r["partition"] in (1, 2)]
+    batches = stream(root, subscribe="logs", partitions="1-2")
+    start = batches.initial()
+    assert batches.latest(start, min_rows=len(wanted) + 1) == start
+    assert batches.latest(start, min_rows=1001) == start
+    end = batches.latest(start, min_rows=len(wanted))
+    assert read_plan(batches.plan(start, end)) == wanted
+    assert batches.latest(start, 10, min_rows=len(wanted)) != start
+
+
+def test_the_progress_has_the_end_and_what_is_behind_the_batch(root: Path) -> None:
+    batches = stream(root)
+    start = batches.initial()
+    assert batches.report()["behind"] == {"logs": 1000, "orders": 100}
+    end = batches.latest(start, 700)
+    write_store(root, {"orders": 50})
+    assert sum(batches.report()["behind"].values()) == 400, "as the batch saw the store"
+    last = batches.latest(end)
+    found = batches.report()
+    assert found["shards"] == last.shards
+    assert found["behind"] == {}
+
+
 def test_a_batch_is_read_again_with_the_same_messages(root: Path) -> None:
     batches = stream(root)
     at = batches.initial()

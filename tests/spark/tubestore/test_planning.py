@@ -98,6 +98,8 @@ def test_an_empty_directory_is_no_store(tmp_path: Path) -> None:
         ({"partitions": "1,77", "subscribe": "logs"}, "has a partition 77: logs$"),
         ({"startingOffsets": '{"logs":{"77":0}}'}, "startingOffsets: logs has no partition 77"),
         ({"endingOffsets": '{"logs":{"77":0}}'}, "endingOffsets: logs has no partition 77"),
+        ({"startingOffsetsByTimestamp": '{"logs":{"77":0}}'}, "logs has no partition 77"),
+        ({"endingOffsetsByTimestamp": '{"no":{"1":0}}'}, "'no' is not one of those that are read"),
         ({"subscribePattern": "x.*"}, r"'x\.\*' matches no topic; there are: logs, orders"),
     ],
 )
@@ -157,6 +159,47 @@ def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
     )
     assert read_plan(made) == [
         row for row in rows if row["partition"] != 1 or start <= row["offset"] < end
+    ]
+
+
+def test_times_bound_their_partitions_and_no_others(root: Path) -> None:
+    rows = [row for row in scanned_rows(root) if row["topic"] == "logs"]
+    ones = [row for row in rows if row["partition"] == 1]
+    start, end = ones[10], ones[40]
+    made = planned(
+        root,
+        subscribe="logs",
+        startingOffsetsByTimestamp=f'{{"logs":{{"1":{start["received_time_ms"]},"2":0}}}}',
+        endingOffsetsByTimestamp=f'{{"logs":{{"1":{end["received_time_ms"]},"3":{T0 * 2}}}}}',
+    )
+    assert read_plan(made) == [
+        row
+        for row in rows
+        if row["partition"] != 1 or start["offset"] <= row["offset"] < end["offset"]
+    ]
+
+
+def test_a_time_is_that_of_the_first_message_of_it_or_later(tmp_path: Path) -> None:
+    """Times need not ascend: what is behind it is read, whatever its time."""
+    times = [T0, T0 + 9, T0 + 5, T0 + 20]
+    with tubestore.open(tmp_path) as store:
+        bodies = [b"%d" % time for time in times]
+        store.create_topic("t").append_batch({"body": bodies, "received_time_ms": times})
+    made = planned(tmp_path, startingOffsetsByTimestamp=f'{{"t":{{"0":{T0 + 7}}}}}')
+    assert [row["received_time_ms"] for row in read_plan(made)] == times[1:]
+
+
+def test_a_partition_without_a_message_of_its_starting_time_is_refused_or_begins_at_the_end(
+    root: Path,
+) -> None:
+    times = f'{{"logs":{{"1":{T0 * 2}}}}}'
+    with pytest.raises(InvalidOption, match=r"logs partition 1 has no message of .*Strategy=late"):
+        planned(root, startingOffsetsByTimestamp=times)
+    found = planned(
+        root, startingOffsetsByTimestamp=times, startingOffsetsByTimestampStrategy="latest"
+    )
+    assert read_plan(found) == [
+        row for row in scanned_rows(root) if (row["topic"], row["partition"]) != ("logs", 1)
     ]
 
 

@@ -52,6 +52,13 @@ def test_nothing_to_read_is_no_row(root: Path) -> None:
     assert read(source(root / "none")) == read(source(root / "none", subscribe="none")) == []
 
 
+def test_the_column_of_attributes_can_be_left_out(root: Path) -> None:
+    for shape, name in (("tubestore", "attributes"), ("kafka", "headers")):
+        plain = source(root, schema=shape, includeHeaders="false")
+        rows = read(source(root, schema=shape))
+        assert read(plain) == [{k: v for k, v in row.items() if k != name} for row in rows]
+
+
 def test_filters_are_not_pushed_down() -> None:
     """Spark 4.3.0 would give wrong rows (and refuses readers that define it, by default)."""
     from tubestore.spark.kit.tasks import SplitReader

@@ -32,7 +32,7 @@ def test_batches_between_positions_of_json_have_every_message_once(batches: Tube
 
 
 def test_the_end_is_where_a_batch_without_limits_ends(batches: TubeBatches) -> None:
-    assert batches.end()["shards"] == batches.latest(batches.initial(), None, None)["shards"]
+    assert batches.report()["shards"] == batches.latest(batches.initial(), None, None)["shards"]
     batches.close()
 
 

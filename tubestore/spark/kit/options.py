@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
-from tubestore.errors import InvalidOption, listed
+from tubestore.errors import InvalidMessage, InvalidOption, listed
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.record.layouts import key_code_of
 from tubestore.spark.kit.pushdown import Bound, Pushable, Pushed, moment, whole, words
-from tubestore.values import WHOLE_END, UsageMistake, parse_time
+from tubestore.values import WHOLE_END, UsageMistake, age_text, parse_age, parse_time
 
 EARLIEST, LATEST = -2, -1
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -189,6 +189,28 @@ def ending(value: str) -> int | Offsets:
     return found
 
 
+def offset_times(value: str) -> Offsets:
+    """Read times by topic and partition, as Kafka writes them: ms, or what `time` reads."""
+    example = '{"orders":{"0":1700000000000}}'
+    found = _object(value, example)
+    try:
+        return {t: {int(p): time(str(at)) for p, at in ps.items()} for t, ps in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(f"JSON such as {example}, times in ms or as texts") from None
+
+
+def duration(value: str) -> int:
+    """Read how long: ms of a number with a unit.
+
+    >>> duration("15m"), duration("500ms")
+    (900000, 500)
+    """
+    try:
+        return parse_age(value)
+    except InvalidMessage:
+        raise ValueError("a number with a unit, such as 30s or 15m") from None
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """Read one of some words."""
 
@@ -224,6 +246,11 @@ SHARED = (
     Option("pushdown", notes, None, "Set by `read`: where it keeps what a DataFrame pushed down."),
     Option("maxOffsetsPerTrigger", count, None, "Messages of a micro-batch.", "stream"),
     Option("maxBytesPerTrigger", size, None, "Bytes of a micro-batch.", "stream"),
+    Option(
+        "minOffsetsPerTrigger", count, None, "A micro-batch waits for so many messages.", "stream"
+    ),
+    Option("maxTriggerDelay", duration, 900_000, "But no longer than this.", "stream"),
+    Option("includeHeaders", boolean, True, "With the column of attributes (properties, headers)."),
 )
 
 TABLE = (
@@ -234,6 +261,24 @@ TABLE = (
     Option("keyCodes", integers, None, "Key codes (hashes of filter items)."),
     Option("startingOffsets", starting, EARLIEST, '`earliest`, or `{"orders":{"0":2800,"1":-2}}`.'),
     Option("endingOffsets", ending, LATEST, "`latest`, or offsets; the end is not included."),
+    Option(
+        "startingOffsetsByTimestamp",
+        offset_times,
+        None,
+        'From the first message of a time or later on: `{"orders":{"0":1700000000000}}`.',
+    ),
+    Option(
+        "endingOffsetsByTimestamp",
+        offset_times,
+        None,
+        "Up to the first message of a time or later.",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        one_of("error", "latest"),
+        "error",
+        "Without a message of that time or later: fail, or start at the end.",
+    ),
 )
 
 #: At most one of each group may be given.
@@ -241,6 +286,8 @@ ALTERNATIVES = (
     ("subscribe", "subscribePattern", "assign"),
     ("assign", "partitions"),
     ("filterItems", "keyCodes"),
+    ("startingOffsets", "startingOffsetsByTimestamp"),
+    ("endingOffsets", "endingOffsetsByTimestamp"),
 )
 #: What Spark's catalog adds to the options of a table (`TableCatalog.PROP_…`), and the beginning
 #: of the second name that each option has there.
@@ -249,7 +296,7 @@ _OF_CATALOG = frozenset(
 )
 _SECOND_NAME = "option."
 #: What a stream has no use for: it has no end.
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
 def parse(
@@ -325,6 +372,9 @@ class SharedOptions:
     fail_on_data_loss: bool = True
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_delay_ms: int = 900_000
+    include_headers: bool = True
     #: Where a DataFrame keeps what it pushed down; None: nothing is pushed down.
     pushes: str | None = None
     pushed: Pushed = field(default_factory=Pushed)
@@ -364,6 +414,9 @@ def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str,
         "fail_on_data_loss": found["failOnDataLoss"],
         "max_rows_per_trigger": found["maxOffsetsPerTrigger"],
         "max_bytes_per_trigger": found["maxBytesPerTrigger"],
+        "min_rows_per_trigger": found["minOffsetsPerTrigger"],
+        "max_delay_ms": found["maxTriggerDelay"],
+        "include_headers": found["includeHeaders"],
         "pushes": found["pushdown"],
         "stream": stream is not False,
     }
@@ -389,6 +442,10 @@ class ReadOptions(SharedOptions):
     assigned: Mapping[str, tuple[int, ...]] | None = None
     partitions: frozenset[int] | None = None
     filter: Filter = EVERYTHING
+    starting_times: Offsets = field(default_factory=dict)
+    ending_times: Offsets = field(default_factory=dict)
+    #: A partition without a message of its starting time or later is an error.
+    strict_times: bool = True
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
@@ -403,6 +460,9 @@ class ReadOptions(SharedOptions):
             assigned=found["assign"],
             partitions=found["partitions"],
             filter=wanted,
+            starting_times=found["startingOffsetsByTimestamp"] or {},
+            ending_times=found["endingOffsetsByTimestamp"] or {},
+            strict_times=found["startingOffsetsByTimestampStrategy"] == "error",
         )
 
     def wants_topic(self, topic: str) -> bool:
@@ -446,6 +506,8 @@ def _shown(option: Option) -> str:
         return ""
     if option.read is size and option.default % (1 << 20) == 0:
         return f"`{option.default >> 20}m`"
+    if option.read is duration:
+        return f"`{age_text(option.default)}`"
     if option.name.endswith("Offsets"):
         return "`earliest`" if option.default == EARLIEST else "`latest`"
     return f"`{str(option.default).lower()}`"

@@ -20,6 +20,8 @@ from tubestore.messages import MESSAGE_SCHEMA, OLD_COLUMNS, warn_of_old_columns
 
 TEXT, BYTES, TIME = pa.string(), pa.binary(), pa.timestamp("us", "UTC")
 _LARGE_BINARY = pa.large_binary()
+#: The columns of a store's attributes, TubeMQ's and RocketMQ's.
+ATTRIBUTES = ("attributes", "properties")
 HEADERS = pa.list_(pa.struct([("key", TEXT), ("value", BYTES)]))
 
 
@@ -54,6 +56,11 @@ class Shape:
         if self.old:
             warn_of_old_columns(columns)
         return pa.schema([self.schema.field(self.old.get(n, n)).with_name(n) for n in columns])
+
+    def shown(self, *, headers: bool) -> pa.Schema:
+        """Return the schema, with the column of attributes or properties or without it."""
+        left = [n for n in self.schema.names if headers or self.sources[n] not in ATTRIBUTES]
+        return pa.schema([self.schema.field(name) for name in left])
 
     def chosen(self, wanted: pa.Schema) -> pa.Schema:
         """Check the schema that a user asked for: names and types of this shape, in any order."""

@@ -113,7 +113,8 @@ class StoreSource(DataSource):
             # Spark does not pass whether it is for a stream.
             options = self.kind.read_options.parse(self.options, stream=None)
             self.kind.check(options)
-            return from_arrow_schema(self.kind.shapes[options.shape].schema)
+            shape = self.kind.shapes[options.shape]
+            return from_arrow_schema(shape.shown(headers=options.include_headers))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""

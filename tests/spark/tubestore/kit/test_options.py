@@ -106,6 +106,18 @@ def test_a_path_may_be_a_file_url(path: str) -> None:
         ({"failOnCorrupt": "yes"}, "true or false"),
         ({"schema": "avro"}, "tubestore or kafka"),
         ({"maxOffsetsPerTrigger": "10"}, "only a stream has it"),
+        ({"minOffsetsPerTrigger": "10"}, "only a stream has it"),
+        ({"startingOffsetsByTimestamp": '{"t":5}'}, "JSON such as"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":"soon"}}'}, "times in ms or as texts"),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "startingOffsets": "earliest"},
+            "not together with startingOffsets",
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsets": "latest"},
+            "not together with endingOffsets",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(given: dict[str, str], says: str) -> None:
@@ -121,6 +133,18 @@ def test_a_stream_has_limits_and_no_end() -> None:
     assert parse(True, maxOffsetsPerTrigger="10").max_rows_per_trigger == 10
     assert parse(True, startingOffsets="latest").starting == LATEST
     assert "a stream has no end" in refused(True, endingOffsets="latest")
+    assert "a stream has no end" in refused(True, endingOffsetsByTimestamp='{"t":{"0":5}}')
+
+
+def test_a_delay_is_a_number_with_a_unit() -> None:
+    assert parse(True, maxTriggerDelay="30s").max_delay_ms == 30_000
+    assert parse(True).max_delay_ms == 900_000
+    assert "such as 30s or 15m" in refused(True, maxTriggerDelay="soon")
+
+
+def test_a_time_of_a_partition_is_ms_or_iso() -> None:
+    given = '{"t":{"0":5,"1":"1970-01-01T00:00:01Z"}}'
+    assert parse(startingOffsetsByTimestamp=given).starting_times == {"t": {0: 5, 1: 1000}}
 
 
 def test_the_documentation_has_every_option() -> None:
