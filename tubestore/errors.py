@@ -260,8 +260,10 @@ class MessageTooLarge(TubeStoreError, ValueError):
 
     def describe(self) -> str:
         """Return the sentence."""
-        text = f"{self.what} of {self.size} bytes is above the limit of {self.limit}"
-        return f"{text}; {self.setting} sets it" if self.setting else text
+        text = f"{self.what} of {self.size} bytes is above the limit of {self.limit} bytes"
+        if self.setting:
+            return f"{text}: raise {self.setting}, or make it smaller"
+        return f"{text}, which the format has: make it smaller"
 
 
 class InvalidMessage(TubeStoreError, ValueError):

@@ -30,7 +30,7 @@ UNIT_COLUMNS = (
 )
 
 
-@store_command(bodies=True, conditions="begin end topic queue tags key grep decompress")
+@store_command(bodies=True, conditions="start end topic queue tags key grep decompress")
 def dump(
     given: Given,
     start: Annotated[

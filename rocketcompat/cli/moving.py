@@ -20,7 +20,7 @@ from rocketcompat.cli.options import (
 from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
-from tubestore.cli.kit.progress import watching
+from tubestore.cli.kit.progress import watched, watching
 from tubestore.cli.kit.text import Column
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _format_of(path: str) -> Any:
 _LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "multiPathSplitter")
 
 
-@store_command(limit=False, bodies=True, conditions="begin end topic queue tags key grep")
+@store_command(limit=False, bodies=True, conditions="start end topic queue tags key grep")
 def export(
     given: Given,
     out: Annotated[
@@ -121,13 +121,19 @@ def import_(
     keep = offsets is OffsetsName.KEEP
     named = list(zip(files, kinds, strict=True))
     check = check_of(config, keep=keep)
-    for path, kind in named:  # all of them before the first byte is written
-        if not os.path.exists(path) or os.path.isfile(path):
-            for _ in read_tables(path, kind, check):
-                pass
-    tables = (table for path, kind in named for table in read_tables(path, kind, check))
+    files_there = [(p, kind) for p, kind in named if not os.path.exists(p) or os.path.isfile(p)]
+    checked = (table for path, kind in files_there for table in read_tables(path, kind, check))
+    # All of them are checked before the first byte is written.
+    rows = sum(table.num_rows for table in watched(checked, "checked", _rows_of))
+    found = (table for path, kind in named for table in read_tables(path, kind, check))
+    tables = watched(found, "put", _rows_of, rows if files_there == named else None)
     done = import_tables(tables, given.root, config, keep=keep, vfs=OsVfs(), clock=SystemClock())
     emit_object(done, (Column("messages", "int64"), Column("left_out", "int64")), given.output)
+
+
+def _rows_of(table: Any) -> int:
+    """Return how many messages a table has, for a bar."""
+    return int(table.num_rows)
 
 
 def _config(given: Given) -> MessageStoreConfig:
@@ -141,7 +147,7 @@ def _config(given: Given) -> MessageStoreConfig:
     return config.changed(layouts=frozenset({"consume_queue", "index"}))
 
 
-@store_command(limit=False, conditions="begin end queue tags key grep")
+@store_command(limit=False, conditions="start end queue tags key grep")
 def copy(
     given: Given,
     source: Annotated[
@@ -244,7 +250,9 @@ def diff(
     for name in ignore or ():
         if name not in COMPARED:
             raise UsageMistake(f"--ignore {name}: not a compared field: {', '.join(COMPARED)}")
-    rows = compare(given.directory(), StoreDirectory(other), ignore=ignore or ())
+    directory, second = given.directory(), StoreDirectory(other)
+    second.watching = directory.watching
+    rows = compare(directory, second, ignore=ignore or ())
     found = emit_rows(
         rows, DIFF_COLUMNS, given.output,
         position=lambda row: {n: row[n] for n in ("topic", "queue_id", "queue_offset")},

@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat import formats
-from tubestore.cli.kit.arguments import EndOption, parse_bound
+from tubestore.cli.kit.arguments import EndOption, note, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
 from tubestore.cli.kit.output import (
@@ -54,7 +57,10 @@ ConfFile = Annotated[
     str | None, typer.Option("--conf", metavar="FILE", help="A broker's configuration file.")
 ]
 TrustQueues = Annotated[
-    bool, typer.Option("--trust-queues", help="Trust the queues' files; do not scan the log.")
+    bool,
+    typer.Option(
+        "--trust-queues", help="Trust the queues' files. Without it the whole log is read."
+    ),
 ]
 
 
@@ -77,10 +83,12 @@ TheTopic = Annotated[
     str, typer.Option("--topic", "-t", help="The topic.", autocompletion=complete_topic)
 ]
 TheQueue = Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue.")]
-BeginOption = Annotated[
+StartOption = Annotated[
     str | None,
-    typer.Option("--begin", metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h."),
+    typer.Option("--start", metavar="TIME", help="Stored at or after: ms, ISO-8601, -2h."),
 ]
+#: What `--start` was called.
+FormerStart = Annotated[str | None, typer.Option("--begin", hidden=True)]
 Tags = Annotated[
     str | None, typer.Option("--tags", help='Only messages with one of these tags: "A || B".')
 ]
@@ -99,7 +107,8 @@ Decompress = Annotated[
 CONDITIONS: dict[str, Shared] = {
     option: (name, kind, default)
     for option, name, kind, default in (
-        ("begin", "begin", BeginOption, None),
+        ("start", "begin", StartOption, None),
+        ("former start", "former_begin", FormerStart, None),
         ("end", "before", EndOption, None),
         ("topic", "topic", Topic, None),
         ("queue", "queue_id", Queue, None),
@@ -125,6 +134,22 @@ _SHARED: tuple[Shared, ...] = (
 MESSAGE_COLUMNS = tuple(Column(column.name, column.kind) for column in formats.MESSAGE_COLUMNS)
 
 
+#: A command that took longer names the option that is quicker.
+_LONG_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def _announced(
+    watch: Callable[[], contextlib.AbstractContextManager[Any]], text: str
+) -> Iterator[Any]:
+    """Print a note behind a long scan where no bar shows it."""
+    begun = time.monotonic()
+    with watch() as found:
+        yield found
+    if time.monotonic() - begun >= _LONG_SECONDS and not sys.stderr.isatty():
+        note(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """The values of a command's shared arguments."""
@@ -146,6 +171,9 @@ class Given:
         directory = StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
         label = f"log (not read with {self.without_scan})" if self.without_scan else "log"
         directory.watching = partial(watching, label, in_bytes=True)
+        if self.without_scan:
+            text = f"the whole log was read; {self.without_scan} does without, and trusts the files"
+            directory.watching = partial(_announced, directory.watching, text)
         return directory
 
     def selection(self, **more: Any) -> Selection:
@@ -176,7 +204,10 @@ def store_command(
     before ROOT.
     """
 
-    chosen = [CONDITIONS[name] for name in conditions.split()]
+    names = conditions.split()
+    chosen = [CONDITIONS[name] for name in names]
+    if "start" in names:
+        chosen.append(CONDITIONS["former start"])
     left_out = {name for name, has in (("limit", limit), ("text", bodies)) if not has}
     shared = [row for row in _SHARED if row[0] not in left_out]
     shared[0] = ("format", format_option, Format.TEXT)
@@ -186,6 +217,9 @@ def store_command(
         text = taken.get("text", False)
         output = Output(taken["format"], taken["int64"], limit, taken["summary"], text)
         found = {name: taken[name] for name, _, _ in chosen}
+        former = found.pop("former_begin", None)
+        if former is not None and found["begin"] is None:
+            found["begin"] = former
         place = taken.get("address", "")
         return Given(
             taken["root"], output, taken["option"], taken["conf"], found, place, without_scan

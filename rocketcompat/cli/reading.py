@@ -11,8 +11,9 @@ import typer
 from rocketcompat.cli.naming import check_name
 from rocketcompat.cli.options import (
     MESSAGE_COLUMNS,
-    BeginOption,
+    FormerStart,
     Given,
+    StartOption,
     TheQueue,
     TheTopic,
     TrustQueues,
@@ -89,17 +90,23 @@ def query(
     topic: TheTopic,
     key: Annotated[str, typer.Option("--key", "-k", help="A key, or a unique key.")],
     max: Annotated[int, typer.Option("--max", min=1, help="At most N messages, the newest.")] = 32,
-    begin: BeginOption = None,
+    begin: StartOption = None,
     end: EndOption = None,
+    former_begin: FormerStart = None,
     trust_index: Annotated[
         bool,
-        typer.Option("--trust-index", help="Search the index files only; do not scan the log."),
+        typer.Option(
+            "--trust-index", help="Search the index files. Without it the whole log is read."
+        ),
     ] = False,
 ) -> None:
     """Find messages by key, oldest first."""
     before = parse_bound(end)
     # RocketMQ's queryMessage, and the search below, include the end.
-    window = parse_bound(begin) or 0, ((1 << 63) if before is None else before) - 1
+    window = (
+        parse_bound(former_begin if begin is None else begin) or 0,
+        ((1 << 63) if before is None else before) - 1,
+    )
     directory = given.directory()
     from rocketcompat.inspect.key_scan import search_index, search_log
 

@@ -20,7 +20,7 @@ _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 
 @store_command(
     limit=False, bodies=True, format_option=LongFormat,
-    conditions="begin topic queue tags key grep decompress",
+    conditions="start topic queue tags key grep decompress",
 )  # fmt: skip
 def tail(
     given: Given,

@@ -446,7 +446,11 @@ class CommitLog:
         if since:
             waited = self._clock.now_ms() - since
             if waited > self.config.os_page_cache_busy_time_out_mills:
-                raise StoreBusy(f"{self.queue.directory}: a put has been writing for {waited} ms")
+                raise StoreBusy(
+                    f"{self.queue.directory}: another put has been writing for {waited} ms"
+                    " (os_page_cache_busy_time_out_mills); this message was not taken: put it again"
+                    " later, and look whether the disk hangs"
+                )
 
     def _sync(self) -> int:
         """Sync what readers see, for all that wait; returns how far that is."""

@@ -15,6 +15,7 @@ from tubestore.cli.intake import PLACE_COLUMNS
 from tubestore.cli.kit.arguments import is_empty, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object, emit_rows
+from tubestore.cli.kit.progress import watched
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing
 from tubestore.cli.tables import blaming, check_files, tables_of
@@ -97,7 +98,7 @@ def _stage(
     settings = {name: store.topic(name).options for name in store.topics()}
     with StagedWriter(root, job_id, f"cli-{uuid.uuid4().hex[:8]}", topics=settings) as writer:
         for path in files:
-            for where, table in tables_of(path):
+            for where, table in watched(tables_of(path), path, lambda found: found[1].num_rows):
                 with blaming(where):
                     table = _as_given(table)
                     if "topic" not in table.column_names and topic is not None:
@@ -127,12 +128,17 @@ def recover(root: str, *, out: str | None, format: Format) -> None:
 
 def _recover_shards(root: str) -> list[dict[str, Any]]:
     with open_existing(root) as store:
-        return [
-            {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
+        shards = [
+            (name, store_id)
             for name in store.topics()
             for store_id in range(store.topic(name).options.stores)
             if shards_of(store.topic(name)).exists(store_id)
         ]
+        rows = (
+            {"topic": name, "store_id": store_id, **_report(store.topic(name), store_id)}
+            for name, store_id in shards
+        )
+        return list(watched(rows, "shards", lambda _: 1, len(shards)))
 
 
 def _report(topic: tubestore.Topic, store_id: int) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tubestore
@@ -20,12 +20,13 @@ from tubestore.cli.intake import (
 from tubestore.cli.kit.arguments import InputFormat, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object
+from tubestore.cli.kit.progress import watched, watching
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
 from tubestore.options import Durability
-from tubestore.store.topic import Topic
+from tubestore.store.topic import Topic, copies
 
 _DONE = (
     Column("topic"),
@@ -56,14 +57,19 @@ def append(
         raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
     check_readable(files)
     done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}
-    with _open(root, topic, partitions) as store, _progress(progress, files) as advance:
+    total, taken = total_bytes(files), 0
+    with (
+        _open(root, topic, partitions) as store,
+        watching("append", progress, in_bytes=True) as watch,
+    ):
         found = _topic(store, topic, partitions)
         for block in blocks_of(files):
             try:
                 _append_block(found, block, input, defaults, durability, done)
             except (TubeStoreError, UsageMistake) as error:
                 _explain(error, block, done["messages"])
-            advance(len(block.data))
+            taken += len(block.data)
+            watch(taken, total)
     emit_object({**done, "durability": durability}, _DONE, Output(format))
 
 
@@ -89,9 +95,15 @@ def copy(
         else:
             seen = opened.enter_context(tubestore.open(root, mode="r")).topic(source)
             store = opened.enter_context(_open(to, target, partitions))
-        done = _topic(store, target, partitions).copy_from(seen, keep_times=keep_times, **chosen)
-    emit_object({"topic": target, **done._asdict()}, _COPIED, Output(format))
-    return not done.left_out
+        parts = copies(
+            _topic(store, target, partitions), seen, keep_times=keep_times, durability=None,
+            **chosen,
+        )  # fmt: skip
+        done = list(watched(parts, "messages", lambda part: part.messages + part.left_out))
+    left_out = sum(part.left_out for part in done)
+    row = {"topic": target, "messages": sum(part.messages for part in done), "left_out": left_out}
+    emit_object(row, _COPIED, Output(format))
+    return not left_out
 
 
 def _open(root: str, topic: str, partitions: int | None) -> tubestore.MessageStoreManager:
@@ -144,23 +156,3 @@ def _explain(error: Exception, block: Block, taken: int) -> None:
     if isinstance(error, UsageMistake | ValueError):
         raise UsageMistake(text) from error
     raise TubeStoreError(text) from error
-
-
-@contextlib.contextmanager
-def _progress(wanted: bool, files: Sequence[str]) -> Iterator[Any]:
-    """Show a bar on stderr if that is a terminal; yield a callable for the bytes that are done."""
-    import sys
-
-    if not wanted or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-    console = Console(stderr=True)  # it honours NO_COLOR
-    bar = Progress(
-        BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console, transient=True
-    )
-    with bar:
-        task = bar.add_task("append", total=total_bytes(files))
-        yield lambda count: bar.advance(task, count)

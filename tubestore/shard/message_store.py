@@ -267,7 +267,9 @@ class MessageStore:
         """
         limit = self._options.payload_size_max + HEADER_SIZE
         if len(columns) and int(columns.sizes.max()) > limit:
-            raise MessageTooLarge(int(columns.sizes.max()) - HEADER_SIZE, limit - HEADER_SIZE)
+            size = int(columns.sizes.max()) - HEADER_SIZE
+            what = "payload (body and attributes)"
+            raise MessageTooLarge(size, limit - HEADER_SIZE, what, "payload_size_max")
         return self.append_encoded(encode_columns(columns), durability)
 
     def append_encoded(self, batch: EncodedBatch, durability: Durability) -> Array:
@@ -356,13 +358,22 @@ class MessageStore:
                 if durable.trouble is None and buffer.fits(size, count):
                     return
                 if clock.monotonic() >= deadline:
-                    raise StoreBusy(f"{self.name}: no memory for {size} bytes before the deadline")
+                    raise self._busy(
+                        f"the buffers of all shards had no room for {size} bytes",
+                        "memory_bound_bytes",
+                    )
             if self._background is not None:
                 self._background.flush_soon(self)
             left = deadline - clock.monotonic()
             if left <= 0:
-                raise StoreBusy(f"{self.name}: both buffers stayed full until the deadline")
+                raise self._busy("both buffers stayed full", "append_timeout_ms")
             self._changed.wait(min(0.05, left))
+
+    def _busy(self, what: str, setting: str) -> StoreBusy:
+        """Return the error of an append that has waited for room in vain."""
+        waited = f"for {self._options.append_timeout_ms} ms (append_timeout_ms)"
+        todo = f"append it again later; if it comes again, the disk is too slow, or raise {setting}"
+        return StoreBusy(f"shard {self.name}: {what} {waited}, the message was not taken: {todo}")
 
     def _flush_here(self, index_end: int) -> None:
         """Write the full buffer in this thread; releases the append lock meanwhile.

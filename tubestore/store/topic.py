@@ -172,7 +172,7 @@ class Topic:
             flag = FLAG_HAS_ATTRIBUTES if prefix else 0
             code = key_code_of(filter_item)
         if len(payload) > self._payload_size_max:
-            what = "payload (body and attributes)"
+            what = f"topic {self.name!r}: payload (body and attributes)"
             raise MessageTooLarge(len(payload), self._payload_size_max, what, "payload_size_max")
         if type(partition) is int and 0 <= partition < self._shards.first_store_end:
             number, shard = partition, self._by_id.get(0)
@@ -235,27 +235,13 @@ class Topic:
         stays. Damaged messages are left out and counted. Not atomic, and a repeated call appends
         the messages again: `StagedWriter` and `publish` do it at most once.
         """
-        copied = left_out = 0
-        names = ["partition", "received_time_ms", "filter_item", "attributes", "body", "state"]
-        batches = source.scan(
-            columns=names, start=start, end=end, filter_items=filter_items, verify=True
-        )
-        with batches:
-            for batch in batches:
-                sound = batch.filter(pc.equal(batch.column("state"), STATE_OK))
-                left_out += batch.num_rows - sound.num_rows
-                table = pa.Table.from_batches([sound])
-                if not keep_times:
-                    table = table.drop_columns(["received_time_ms"])
-                store, place = np.divmod(sound.column("partition").to_numpy(), PARTITIONS_PER_STORE)
-                numbers = store * source.options.partitions + place
-                store, place = np.divmod(
-                    numbers % self.options.partition_count, self.options.partitions
-                )
-                ids = pa.array((store * PARTITIONS_PER_STORE + place).astype(np.int32))
-                table = table.set_column(0, "partition", ids)
-                copied += len(self.append_batch(table, durability=durability))
-        return Copied(copied, left_out)
+        parts = list(
+            copies(
+                self, source, start=start, end=end, filter_items=filter_items,
+                keep_times=keep_times, durability=durability,
+            )
+        )  # fmt: skip
+        return Copied(sum(part.messages for part in parts), sum(part.left_out for part in parts))
 
     @documented
     def flush(self) -> None:
@@ -616,6 +602,32 @@ class Topic:
 def shards_of(topic: Topic) -> TopicShards:
     """Return the shards of a topic, for the package itself: users reach them by partition."""
     return topic._shards
+
+
+def copies(
+    target: Topic, source: Topic, *, start: Time | None, end: Time | None,
+    filter_items: Iterable[str] | None, keep_times: bool, durability: Durability | None,
+) -> Iterator[Copied]:  # fmt: skip
+    """Append the messages of another topic, and yield what became of each batch."""
+    names = ["partition", "received_time_ms", "filter_item", "attributes", "body", "state"]
+    batches = source.scan(
+        columns=names, start=start, end=end, filter_items=filter_items, verify=True
+    )
+    with batches:
+        for batch in batches:
+            sound = batch.filter(pc.equal(batch.column("state"), STATE_OK))
+            table = pa.Table.from_batches([sound])
+            if not keep_times:
+                table = table.drop_columns(["received_time_ms"])
+            store, place = np.divmod(sound.column("partition").to_numpy(), PARTITIONS_PER_STORE)
+            numbers = store * source.options.partitions + place
+            store, place = np.divmod(
+                numbers % target.options.partition_count, target.options.partitions
+            )
+            ids = pa.array((store * PARTITIONS_PER_STORE + place).astype(np.int32))
+            table = table.set_column(0, "partition", ids)
+            appended = len(target.append_batch(table, durability=durability))
+            yield Copied(appended, batch.num_rows - sound.num_rows)
 
 
 def _to_append_again(

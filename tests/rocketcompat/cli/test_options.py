@@ -48,11 +48,11 @@ def test_no_command_changes_a_byte(golden: GoldenFactory, command: Command, scen
         (["dump", "STORE", "--option", "noSuch=1"], 2, "noSuch"),
         (["dump", "STORE", "--conf", "/nowhere"], 3, "/nowhere"),
         (
-            ["query", "STORE", "-t", "LogA", "-k", "x", "--begin", "yesterday"],
+            ["query", "STORE", "-t", "LogA", "-k", "x", "--start", "yesterday"],
             2,
             "not a valid time",
         ),
-        (["query", "STORE", "-t", "LogA", "-k", "x", "--begin", "2026-01-01"], 2, "zone"),
+        (["query", "STORE", "-t", "LogA", "-k", "x", "--start", "2026-01-01"], 2, "zone"),
         (["get", "STORE", "-t", "nope", "-q", "0", "--offset", "0"], 1, "no topic 'nope'"),
         (["get", "STORE", "-t", "LogA", "-q", "99", "--offset", "0"], 1, "no queue 99 of topic"),
         (["query", "STORE", "-t", "nope", "-k", "x"], 1, "there are: LogA"),
@@ -175,3 +175,25 @@ def test_the_bar_of_a_scan_names_the_option_that_does_without(
     monkeypatch.setattr("rocketcompat.cli.options.watching", watching)
     command(words[0], basic.store, *words[1:])
     assert {*labels} == {label}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["queues"],
+        ["info"],
+        ["lag"],
+        ["cq"],
+        ["get", "-t", "Topic0", "-q", "0", "--offset", "0"],
+        ["query", "-t", "Topic0", "-k", "key0"],
+    ],
+)
+def test_a_long_scan_without_a_bar_names_the_option_that_does_without(
+    basic: Golden, command: Command, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketcompat.cli.options._LONG_SECONDS", 0.0)
+    option = "--trust-index" if words[0] == "query" else "--trust-queues"
+    said = f"the whole log was read; {option} does without"
+    assert said in command(words[0], basic.store, *words[1:]).err
+    assert "the whole log" not in command(words[0], basic.store, *words[1:], option).err
+    assert "the whole log is read" in " ".join(command(words[0], "--help").out.split())

@@ -103,6 +103,21 @@ def test_the_time_of_end_is_not_included(
         assert ("U7" in {m["properties"].get("UNIQ_KEY") for m in messages}) is found
 
 
+@pytest.mark.parametrize("spelling", ["--start", "--begin"])
+def test_the_time_of_start_is_included(
+    golden: GoldenFactory, command: Command, spelling: str
+) -> None:
+    real = golden("rocketmq", "4.9.8", "keys-tags")
+    times = sorted(m["storeTimestamp"] for m in real.expected(type="message"))
+    for words in (["dump"], ["tail", "-n", 1000]):
+        (name, *options) = words
+        done = command(name, real.store, *options, spelling, times[-1], "--format", "jsonl")
+        assert {row["store_timestamp"] for row in done.rows} == {times[-1]}
+    for start, code in ((times[0], 0), (times[-1] + 1, 1)):
+        query = ["query", real.store, "-t", "KeyTopic", "-k", "U7", spelling, start]
+        assert command(*query).code == code
+
+
 def test_a_message_is_printed_by_its_id_or_its_physical_offset(
     command: Command, tmp_path: Path
 ) -> None:

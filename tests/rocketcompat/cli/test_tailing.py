@@ -39,7 +39,7 @@ def test_nothing_of_a_store_acts_on_the_terminal(tmp_path: Path, command: Comman
         ["decode", *one],
         ["cq", "-t", escape],
         ["lag", "-g", escape],
-        ["dump", "--begin", escape],
+        ["dump", "--start", escape],
         ["info", "-o", f"maxIndexNum={escape}"],
     ):
         done = command(words[0], tmp_path, *words[1:])

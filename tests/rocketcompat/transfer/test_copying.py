@@ -68,7 +68,7 @@ def test_conditions_choose_what_is_copied(command: Command, root: Path) -> None:
     ]  # type: ignore[index]
     assert [row["body"] for row in rows(root, "paid")] == [row["body"] for row in wanted]
     assert wanted
-    done = command("copy", root, "orders", "late", "--begin", "2100-01-01T00:00:00Z")
+    done = command("copy", root, "orders", "late", "--start", "2100-01-01T00:00:00Z")
     assert (done.code, "no such message" in done.err) == (1, True)
     assert rows(root, "late") == []
 

@@ -498,5 +498,7 @@ def test_a_message_above_the_limit_names_the_setting(memory_vfs: MemoryVfs) -> N
         for append in (lambda: topic.append(b"x" * 11), lambda: topic.append_batch(
             {"body": [b"x" * 11]}
         )):  # fmt: skip
-            with pytest.raises(MessageTooLarge, match=r"limit of 10; payload_size_max sets it"):
+            with pytest.raises(
+                MessageTooLarge, match=r"limit of 10 bytes: raise payload_size_max, or"
+            ):
                 append()

@@ -114,7 +114,7 @@ OutOption = Annotated[
     ),
 ]
 
-#: Both programs' intervals of time are [--start or --begin, --end): see `kit.options`.
+#: Both programs' intervals of time are [--start, --end): see `kit.options`.
 EndOption = Annotated[
     str | None, typer.Option("--end", metavar="TIME", help="Only messages before this time.")
 ]

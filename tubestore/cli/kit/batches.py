@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tubestore.cli.kit.output import Format, Output, Summary, emit_rows, report
-from tubestore.cli.kit.progress import watching
+from tubestore.cli.kit.progress import watched
 from tubestore.cli.kit.text import Column, Row
 
 
@@ -30,7 +30,7 @@ def emit_batches(
 
     `to_rows` gives the rows that `columns` describe; `position` as in `emit_rows`.
     """
-    batches = _counted(batches)
+    batches = watched(batches, "messages", lambda batch: batch.num_rows)
     if output.format not in (Format.ARROW, Format.PARQUET):
         rows = (row for batch in batches for row in to_rows(batch))
         return emit_rows(rows, columns, output, position=position, summary=summary)
@@ -42,16 +42,6 @@ def emit_batches(
     summary.scanned = max(summary.scanned, summary.rows)
     report(summary, output)
     return summary
-
-
-def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass batches on; a long run into a file shows how many messages there were."""
-    done = 0
-    with watching("messages") as watch:
-        for batch in batches:
-            yield batch
-            done += batch.num_rows
-            watch(done, None)
 
 
 def _write(

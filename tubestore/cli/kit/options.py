@@ -38,7 +38,7 @@ LETTERS: dict[str, tuple[str, ...]] = {
     "-q": ("--queue",),
     "-t": ("--topic",),
     "-y": ("--yes",),
-    # No letter: --end, in both programs a time that is not included, [--start or --begin, --end).
+    # No letter: --end, in both programs a time that is not included, [--start, --end).
 }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, cast
+
+Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
@@ -31,6 +33,18 @@ def watching(
     finally:
         _Bar.is_there = False
         bar.erase()
+
+
+def watched(
+    items: Iterable[Item], label: str, size: Callable[[Item], int], total: int | None = None
+) -> Iterator[Item]:
+    """Pass items on, with the bar of a long run that counts what `size` gives for each."""
+    done = 0
+    with watching(label) as watch:
+        for item in items:
+            yield item
+            done += size(item)
+            watch(done, total)
 
 
 class _Bar:

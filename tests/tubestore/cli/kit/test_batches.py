@@ -27,7 +27,7 @@ def test_a_run_reports_how_many_messages_there_were(
         assert label == "messages"
         yield lambda done, total: calls.append((done, total))
 
-    monkeypatch.setattr("tubestore.cli.kit.batches.watching", watching)
+    monkeypatch.setattr("tubestore.cli.kit.progress.watching", watching)
     assert cli("read", root, "t", "-f", "jsonl", "-o", tmp_path / "out").code == 0
     assert calls[-1] == (1000, None)
 

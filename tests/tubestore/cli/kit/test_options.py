@@ -58,3 +58,18 @@ def test_an_option_has_the_same_letter_in_every_command_that_gives_it_one() -> N
     for _, letter, option in letters():
         known.setdefault(option, set()).add(letter)
     assert {option: found for option, found in known.items() if len(found) > 1} == {}
+
+
+def test_a_time_to_begin_at_is_start_in_both_programs() -> None:
+    """`--begin` is what `rocketcompat` called it: taken, and not shown."""
+    shown = {
+        option: [
+            path
+            for path, command in COMMANDS
+            for parameter in command.params
+            if option in parameter.opts and not getattr(parameter, "hidden", False)
+        ]
+        for option in ("--start", "--begin")
+    }
+    assert shown["--begin"] == []
+    assert {"tubestore read", "rocketcompat dump", "rocketcompat query"} <= {*shown["--start"]}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tubestore.cli.kit import progress
-from tubestore.cli.kit.progress import watching
+from tubestore.cli.kit.progress import watched, watching
 
 
 class Terminal(io.StringIO):
@@ -74,3 +74,10 @@ def test_a_run_inside_of_another_has_no_bar_of_its_own(
     with watching("after") as watch:
         watch(1, 2)
     assert "after" in terminal.getvalue()
+
+
+def test_what_passes_a_bar_is_counted_and_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    assert list(watched(iter(["one", "two"]), "messages", len, 6)) == ["one", "two"]
+    assert "messages" in terminal.getvalue()
+    assert "6/6" in terminal.getvalue()
