@@ -16,8 +16,15 @@ from rocketcompat.cli.mending import ACTION_COLUMNS, QuarantineOption
 from rocketcompat.formats import COMMIT_LOG_DIRECTORY, TUBE_DIRECTORY
 from tubestore.cli.kit.arguments import AllOption, emit_findings, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.kit.output import emit_rows
-from tubestore.cli.kit.spark_jobs import JobRun, job_command, spark_app, stats_columns
+from tubestore.cli.kit.output import Format, FormatOption, emit_rows
+from tubestore.cli.kit.spark_jobs import (
+    HISTORY_COLUMNS,
+    JobRun,
+    history_rows,
+    job_command,
+    spark_app,
+    stats_columns,
+)
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
 
 app = spark_app("Jobs over RocketMQ stores in Spark.")
@@ -35,6 +42,15 @@ class SparkStructure(enum.StrEnum):
 
 
 StoreArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ store.")]
+
+
+@app.command()
+def history(root: StoreArgument, format: FormatOption = Format.TEXT) -> None:
+    """List the jobs that wrote into a store, the oldest first: its last 256. Needs no Spark."""
+    from rocketcompat.spark import history as jobs
+
+    with printing(None, format) as output:
+        emit_rows(history_rows(jobs(root)), HISTORY_COLUMNS, output)
 
 
 @app.command()

@@ -33,10 +33,13 @@ from typing import TYPE_CHECKING, Any
 from tubestore.spark.kit.java import need_spark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["read", "read_stream", "register", "write", "write_stream"]
+    from tubestore.spark.kit.publishing import Written
+
+__all__ = ["history", "read", "read_stream", "register", "write", "write_stream"]
 
 
 def register(spark: SparkSession) -> None:
@@ -84,11 +87,13 @@ def write(
     job_id: str | None = None,
     order_by: str | Sequence[str] | None = None,
     **options: Any,
-) -> None:
+) -> Written | None:
     """Append a DataFrame's rows to a RocketMQ store, all or none; durable when this returns.
 
     `intake.py` has the columns. A `job_id` that was written before does nothing, so a job may be
-    run again. Rows of a queue keep the order that they have inside one split of the DataFrame;
+    run again; with other rows it is an error (JobTaken). Returns job, rows, files and offsets, None
+    to a client of Spark Connect. Rows of a queue keep the order that they have inside one split of
+    the DataFrame;
     `order_by` sorts each queue by columns, over all splits. The store is made if it is missing;
     its lock is taken at the end, to publish: no broker may have it open then.
     """
@@ -96,7 +101,22 @@ def write(
     from rocketcompat.spark.source import RocketMqSource
     from tubestore.spark.kit.frames import write_frame
 
-    write_frame(RocketMqSource, df, path, job_id, order_by, options)
+    return write_frame(RocketMqSource, df, path, job_id, order_by, options)
+
+
+def history(path: str) -> pa.Table:
+    """Return a row for each of the last jobs that wrote into a RocketMQ store, the oldest first.
+
+    Columns: number, job_id, time, rows, bytes, query (of a micro-batch). The store keeps the
+    records of 256 jobs; a job's id is known for ever.
+    """
+    from rocketcompat.inspect.directory import StoreDirectory
+    from rocketcompat.staging.pieces import LogRecords
+    from tubestore.core.vfs import OsVfs
+    from tubestore.spark.kit.publishing import history_of
+
+    StoreDirectory(path)  # NotAStore
+    return history_of(LogRecords(OsVfs(), path))
 
 
 def write_stream(

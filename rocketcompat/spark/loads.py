@@ -22,8 +22,10 @@ from rocketcompat.staging import publish as bulk_loads
 from rocketcompat.staging.pieces import LogRecords, StagedPiece
 from rocketcompat.staging.publish import LogPublishResult
 from rocketcompat.staging.writer import StagedLogWriter
+from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs
 from tubestore.spark.kit.loads import waited_for
+from tubestore.spark.kit.publishing import Written
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,15 @@ class RocketLoad:
             result = store.publish(job_id, staged, query=query)
             store.clean_staging()  # what others left that gave up days ago
             return result
+
+    def written(self, job_id: str, *, replayed: bool) -> Written:
+        """Return the result of a published job, as far as the store keeps it."""
+        record = LogRecords(OsVfs(), self.path).find(job_id)
+        if record is None:
+            return Written(job_id, replayed)
+        files = tuple(join(self.path, part.path) for part in record.parts)
+        offsets = {"log": (record.start, record.end)} if record.parts else {}
+        return Written(job_id, replayed, record.rows, files, offsets)
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""

@@ -137,6 +137,13 @@ class LogRecord:
     parts: tuple[LogPart, ...]
     #: Of a query's micro-batch.
     batch: Batch | None = None
+    #: `content_sum` of its pieces; in records of earlier versions "".
+    content: str = ""
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of the log that it takes, blanks included."""
+        return self.end - self.start
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for the file."""
@@ -145,11 +152,12 @@ class LogRecord:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> LogRecord:
         """Read what `as_json` wrote; KeyError or TypeError for nonsense."""
-        names = {field.name for field in fields(cls)} - {"parts", "batch"}
+        names = {field.name for field in fields(cls)} - {"parts", "batch", "content"}
         return cls(
             **{name: content[name] for name in names},
             parts=tuple(LogPart(**part) for part in content["parts"]),
             batch=Batch.from_json(content.get("batch")),
+            content=str(content.get("content", "")),
         )
 
 

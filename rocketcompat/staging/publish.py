@@ -47,7 +47,7 @@ from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreFailed
-from tubestore.staging.job_files import Batch, check_job_id, staging_directory
+from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
 from tubestore.staging.placing import place_all
 from tubestore.staging.publisher import Publisher
 from tubestore.staging.roll_forward import remove_staging
@@ -140,6 +140,11 @@ class _LogJob:
         """Messages that are staged."""
         return sum(piece.rows for piece in self.pieces)
 
+    @property
+    def content(self) -> str:
+        """The sum of their contents, if all pieces have one."""
+        return content_sum(self.pieces)
+
     def held(self) -> AbstractContextManager[None]:
         """Keep all others from putting; everything that was put is on stable storage."""
         return self.log.held()
@@ -170,6 +175,7 @@ class _LogJob:
         return LogRecord(
             number, self.job_id, now, sum(piece.rows for piece in pieces),
             parts[0].start if parts else end, end, file_size, written, self.batch,
+            self.content,
         )  # fmt: skip
 
     def roll_forward(self, record: LogRecord) -> None:

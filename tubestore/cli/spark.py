@@ -8,8 +8,16 @@ import typer
 
 from tubestore.cli.kit.arguments import RootArgument, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.kit.output import Summary, emit_rows
-from tubestore.cli.kit.spark_jobs import JobRun, job_command, pairs, spark_app, stats_columns
+from tubestore.cli.kit.output import Format, FormatOption, Summary, emit_rows
+from tubestore.cli.kit.spark_jobs import (
+    HISTORY_COLUMNS,
+    JobRun,
+    history_rows,
+    job_command,
+    pairs,
+    spark_app,
+    stats_columns,
+)
 from tubestore.cli.kit.text import Column
 
 app = spark_app("Jobs over whole stores in Spark.")
@@ -144,6 +152,15 @@ def compact(
     with given.running("compact") as (spark, watch):
         result = job.compact(spark, root, out, job_id=given.job_id, watch=watch, **options)
     given.published(result)
+
+
+@app.command()
+def history(root: RootArgument, format: FormatOption = Format.TEXT) -> None:
+    """List the jobs that wrote into a store, the oldest first: its last 256. Needs no Spark."""
+    from tubestore.spark import history as jobs
+
+    with printing(None, format) as output:
+        emit_rows(history_rows(jobs(root)), HISTORY_COLUMNS, output)
 
 
 @app.command()

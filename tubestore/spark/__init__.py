@@ -33,12 +33,16 @@ from tubestore.errors import InvalidMessage
 from tubestore.spark.kit.java import need_spark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from tubestore.spark.kit.publishing import Written
 
 __all__ = [
     "behind",
     "commit",
+    "history",
     "read",
     "read_stream",
     "register",
@@ -143,11 +147,13 @@ def write(
     job_id: str | None = None,
     order_by: str | Sequence[str] | None = None,
     **options: Any,
-) -> None:
+) -> Written | None:
     """Append a DataFrame's rows to a store, all of them or none; durable when this returns.
 
     `intake.py` has the columns. A `job_id` that was written before does nothing, so a job may be
-    run again. Rows of a partition keep the order that they have inside one split of the
+    run again; with other rows it is an error (JobTaken). Returns job, rows, files and offsets, None
+    to a client of Spark Connect. Rows of a partition keep the order that they have inside one split
+    of the
     DataFrame; `order_by` sorts them by columns, over all splits. The store's writer lock is
     taken at the end, to publish. Raises InvalidMessage, InvalidOption, NotAStore before Spark is
     asked anything.
@@ -156,7 +162,22 @@ def write(
     from tubestore.spark.kit.frames import write_frame
     from tubestore.spark.source import TubeStoreSource
 
-    write_frame(TubeStoreSource, df, path, job_id, order_by, options)
+    return write_frame(TubeStoreSource, df, path, job_id, order_by, options)
+
+
+def history(path: str) -> pa.Table:
+    """Return a row for each of the last jobs that wrote into a store, the oldest first.
+
+    Columns: number, job_id, time, rows, bytes, query (of a micro-batch). The store keeps the
+    records of 256 jobs; a job's id is known for ever.
+    """
+    from tubestore.core.vfs import OsVfs
+    from tubestore.segments.listing import check_root
+    from tubestore.spark.kit.publishing import history_of
+    from tubestore.staging.commit_records import CommitRecords
+
+    check_root(path, OsVfs())
+    return history_of(CommitRecords(OsVfs(), path))
 
 
 def write_stream(

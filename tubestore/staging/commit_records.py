@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -48,12 +48,24 @@ class AnyRecord(Protocol):
         """The name under which it is never published again."""
 
     @property
+    def time_ms(self) -> int:
+        """When it was published."""
+
+    @property
     def rows(self) -> int:
         """Messages of the job."""
 
     @property
+    def data_size(self) -> int:
+        """Bytes of its messages."""
+
+    @property
     def batch(self) -> Batch | None:
         """The query that the job is a micro-batch of, if it is one."""
+
+    @property
+    def content(self) -> str:
+        """`content_sum` of its files, "" if that is not known."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for the file."""
@@ -144,11 +156,14 @@ class JobRecords(Generic[R]):
 
     def find(self, job_id: str) -> R | None:
         """Return the record of a job, if it is still kept."""
+        return next((record for record in self.kept() if record.job_id == job_id), None)
+
+    def kept(self) -> Iterator[R]:
+        """Yield the records of finished jobs that are kept, the newest first."""
         for number in range(last := self.finished(), max(0, last - RECORDS_KEPT), -1):
             record = self.read(number)
-            if record is not None and record.job_id == job_id:
-                return record
-        return None
+            if record is not None:
+                yield record
 
     def ids(self) -> JobIds:
         """Return the ids of all finished jobs."""

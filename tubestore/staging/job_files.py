@@ -105,6 +105,12 @@ class Described(Protocol):
         """Their `content_of`."""
 
 
+def content_sum(staged: Iterable[Described]) -> str:
+    """Return the sum of the files' contents in hexadecimal; "" if one was not summed up."""
+    contents = [file.content for file in staged]
+    return f"{sum(contents) % (1 << 64):016x}" if all(contents) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The query that a micro-batch is of, and the rows that it has."""
@@ -250,11 +256,18 @@ class CommitRecord:
     files: tuple[PlacedFile, ...]
     #: Of a query's micro-batch.
     batch: Batch | None = None
+    #: `content_sum` of its files; in records of earlier versions "".
+    content: str = ""
 
     @property
     def rows(self) -> int:
         """Messages of the job."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of its data files."""
+        return sum(file.data_size for file in self.files)
 
     def limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, by shard, the index and data offsets at which the job begins."""
@@ -288,7 +301,8 @@ class CommitRecord:
         files = tuple(PlacedFile(**file) for file in content["files"])
         batch = Batch.from_json(content.get("batch"))
         number, time_ms = int(content["number"]), int(content["time_ms"])
-        return cls(number, str(content["job_id"]), time_ms, files, batch)
+        summed = str(content.get("content", ""))
+        return cls(number, str(content["job_id"]), time_ms, files, batch, summed)
 
 
 def _fields_of(row: Any) -> dict[str, Any]:

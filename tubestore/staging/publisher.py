@@ -47,6 +47,10 @@ class Job(Protocol[R]):
     def rows(self) -> int:
         """Return the number of messages that are staged for it."""
 
+    @property
+    def content(self) -> str:
+        """Return the `content_sum` of what is staged, "" if that is not known."""
+
     def held(self) -> AbstractContextManager[object]:
         """Keep all other writers from the end of the store."""
 
@@ -94,12 +98,8 @@ class Publisher(Generic[R]):
                 job.settle(made)
             else:
                 record = self.records.find(job.job_id)
-                if record is not None and job.rows not in (0, record.rows):
-                    raise JobTaken(
-                        job.job_id,
-                        f"it was published with {record.rows} messages, and {job.rows} are staged"
-                        " now; a job with other messages needs an id of its own",
-                    )
+                if record is not None and job.rows:
+                    _check_same(job, record)
             remove_staging(self._vfs, self.records.root, job.job_id)
         return record, new
 
@@ -152,6 +152,16 @@ class Publisher(Generic[R]):
                         remove_tree(vfs, path)
                     removed.append(name)
             return removed
+
+
+def _check_same(job: Job[R], record: R) -> None:
+    """Raise JobTaken for a job that comes again with other messages."""
+    text = f"it was published with {record.rows} messages, and {job.rows} are staged now"
+    if job.rows == record.rows:
+        if not job.content or not record.content or job.content == record.content:
+            return
+        text = f"it was published with {record.rows} messages, and other ones are staged now"
+    raise JobTaken(job.job_id, f"{text}; a job with other messages needs an id of its own")
 
 
 def _last_written(vfs: Vfs, directory: str) -> int:

@@ -43,6 +43,7 @@ from tubestore.staging.job_files import (
     check_job_id,
     check_publish_arguments,
     check_query,
+    content_sum,
     staging_directory,
 )
 from tubestore.staging.placing import THREADED_BYTES, place_all, place_file
@@ -153,6 +154,11 @@ class _ShardsJob:
         """Messages that are staged."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def content(self) -> str:
+        """The sum of their contents, if all files have one."""
+        return content_sum(self.files)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Open the shards of the job and keep all others from appending to them."""
@@ -192,7 +198,7 @@ class _ShardsJob:
             place_file(self.context.vfs, staging, staged, file, ids)
 
         place_all(place, self.placed, sum(file.data_size for file in self.files), self.threads)
-        return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch)
+        return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch, self.content)
 
     def roll_forward(self, record: CommitRecord) -> None:
         """Rename the files behind the ends of their shards."""

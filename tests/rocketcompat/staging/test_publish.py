@@ -87,7 +87,9 @@ def test_a_job_that_comes_again_with_other_messages_is_refused(vfs: MemoryVfs) -
 def test_a_job_of_an_id_is_published_once_for_ever(vfs: MemoryVfs) -> None:
     with opened(vfs) as store:
         first = store.publish("q:1", stage(vfs, "q:1", batch(numbered("a", 5))))
-        again = store.publish("q:1", stage(vfs, "q:1", batch(numbered("b", 5))))
+        with pytest.raises(JobTaken, match="published with 5 messages, and other ones"):
+            store.publish("q:1", stage(vfs, "q:1", batch(numbered("b", 5))))
+        again = store.publish("q:1", stage(vfs, "q:1", batch(numbered("a", 5))))
         assert again.replayed
         assert (again.start, again.end) == (first.start, first.end)
     with opened(vfs) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,22 @@ def test_a_job_is_written_once(spark: Any, tmp_path: Path) -> None:
     from tubestore.spark import write
 
     root = tmp_path / "store"
-    for _ in range(2):
-        write(numbered(spark), str(root), job_id="load-7")
+    found = [write(numbered(spark), str(root), job_id="load-7") for _ in range(2)]
+    assert [one.replayed for one in found] == [False, True]
+    assert replace(found[1], replayed=False) == found[0]
+    assert found[0].rows == COUNT
+    assert sorted(found[0].files) == sorted(map(str, root.glob("*/*.tube")))
+    assert found[0].offsets == {
+        key: (0, 28 * sum(row["topic"] == key[:-2] for row in scanned_rows(root)))
+        for key in ("logs-0", "orders-0")
+    }
     verify(root, list(range(COUNT)))
-    write(numbered(spark), str(root), job_id="load-8")
+    for frame in (numbered(spark, COUNT - 1), numbered(spark).selectExpr("topic", "topic AS body")):
+        with pytest.raises(Exception, match=r"JobTaken: .*published with 4000 messages") as caught:
+            write(frame, str(root), jobid="load-7")
+        assert "Traceback" not in str(caught.value)
+    verify(root, list(range(COUNT)))
+    assert write(numbered(spark), str(root), job_id="load-8").replayed is False
     assert numbers(root) == sorted([*range(COUNT), *range(COUNT)])
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
-from tubestore.errors import DiskFull, StoreFailed, StoreLocked
+from tubestore.errors import DiskFull, JobTaken, StoreFailed, StoreLocked
 from tubestore.staging.commit_records import CommitRecords
-from tubestore.staging.job_files import Batch, CommitRecord
+from tubestore.staging.job_files import Batch, CommitRecord, PlacedFile, staging_directory
 from tubestore.staging.publisher import Publisher
 from tubestore.testing import MemoryVfs
 
@@ -30,6 +30,7 @@ class Recorded:
     job_id: str = "load"
     batch: Batch | None = None
     rows: int = 0
+    content: str = ""
     steps: list[str] = field(default_factory=list)
 
     def step(self, name: str) -> None:
@@ -47,7 +48,11 @@ class Recorded:
 
     def write(self, number: int) -> CommitRecord:
         self.step("write")
-        return CommitRecord(number, self.job_id, 0, ())
+        return CommitRecord(number, self.job_id, 0, self.files(), content=self.content)
+
+    def files(self) -> tuple[PlacedFile, ...]:
+        """Return one file with the rows."""
+        return (PlacedFile("t", 0, "f", self.rows, 0, 0, 1, 0, 0),) if self.rows else ()
 
     def roll_forward(self, record: CommitRecord) -> None:
         self.step("roll_forward")
@@ -73,6 +78,23 @@ def test_a_new_job_goes_through_all_steps_and_a_known_one_through_none() -> None
     assert (first.steps, is_new) == (STEPS, True)
     assert loads.publish(again) == (made, False)
     assert again.steps == []
+
+
+def test_a_job_that_comes_again_with_other_messages_is_refused() -> None:
+    vfs = MemoryVfs()
+    loads = publisher(vfs)
+    for name in ("load", "plain"):
+        vfs.make_directories(staging_directory("/store", name))
+    made, _ = loads.publish(Recorded(rows=3, content="a"))
+    assert loads.publish(Recorded(rows=3, content="a")) == (made, False)
+    assert loads.publish(Recorded(rows=3)) == (made, False), "of a version that does not sum up"
+    assert loads.publish(Recorded()) == (made, False), "nothing was staged: it is asked for"
+    with pytest.raises(JobTaken, match="published with 3 messages, and other ones are staged now"):
+        loads.publish(Recorded(rows=3, content="b"))
+    with pytest.raises(JobTaken, match="published with 3 messages, and 4 are staged now"):
+        loads.publish(Recorded(rows=4, content="a"))
+    plain, _ = loads.publish(Recorded(job_id="plain", rows=3))
+    assert loads.publish(Recorded(job_id="plain", rows=3, content="b")) == (plain, False)
 
 
 def test_a_job_that_fails_before_its_record_may_be_published_again() -> None:

@@ -186,6 +186,19 @@ def stats_columns(one: str, several: str) -> tuple[tuple[Column, ...], tuple[Col
     return (*hour, *(Column(name, "int64") for name in numbers)), topic
 
 
+#: Of a table of `history`.
+HISTORY_COLUMNS = (
+    Column("number", "int64"), Column("job_id", "line"), Column("time", "ms"),
+    Column("rows", "int64"), Column("bytes", "int64"), Column("query"),
+)  # fmt: skip
+
+
+def history_rows(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of `history`, with times in ms."""
+    for row in table.to_pylist():
+        yield {**row, "time": round(row["time"].timestamp() * 1000)}
+
+
 def pairs(given: Iterable[str] | None) -> dict[str, str]:
     """Read NAME=VALUE texts; UsageMistake."""
     found = {}

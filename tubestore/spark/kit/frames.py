@@ -14,12 +14,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tubestore.spark.kit.publishing import new_job_id
 from tubestore.spark.kit.pushdown import SETTING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from tubestore.spark.kit.publishing import Written
     from tubestore.spark.kit.source import StoreSource
 
     Source = type[StoreSource]
@@ -83,15 +85,20 @@ def write_frame(
     job_id: str | None,
     order_by: str | Sequence[str] | None,
     given: Mapping[str, Any],
-) -> None:
+) -> Written | None:
     """Append a DataFrame to a store; see `write` of both packages."""
-    texts = texts_of(given, job_id)
+    named = [str(value) for name, value in given.items() if name.lower() == "jobid"]
+    job_id = job_id or next(iter(named), None) or new_job_id()
+    texts = texts_of({n: value for n, value in given.items() if n.lower() != "jobid"}, job_id)
     path, load = _load(source, df, path, texts, stream=False)
+    here = _on_the_driver(df.sparkSession)
+    replayed = here and load.is_published(job_id)
     if order_by is not None:
         df, groups = source.kind.grouped(df, load)
         columns = [order_by] if isinstance(order_by, str) else list(order_by)
         df = df.repartition(*groups).sortWithinPartitions(*groups, *columns)
     df.write.format(source.kind.format).mode("append").options(**texts).save(path)
+    return load.written(job_id, replayed=replayed) if here else None
 
 
 def write_stream_frame(

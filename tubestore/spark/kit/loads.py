@@ -28,8 +28,10 @@ from tubestore.core.vfs import OsVfs
 from tubestore.errors import StoreFailed, StoreLocked
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record import ingest
+from tubestore.record.names import store_key
 from tubestore.segments.listing import check_root
 from tubestore.spark.kit.intake import Intake
+from tubestore.spark.kit.publishing import Written
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import StagedFile
@@ -140,6 +142,18 @@ class Load:
             result = store.publish(job_id, staged, create_topics=create, query=query)
             store.clean_staging()  # what others left that gave up days ago
             return result
+
+    def written(self, job_id: str, *, replayed: bool) -> Written:
+        """Return the result of a published job, as far as the store keeps it."""
+        record = CommitRecords(OsVfs(), self.path).find(job_id)
+        if record is None:
+            return Written(job_id, replayed)
+        offsets: dict[str, tuple[int, int]] = {}
+        for file in record.files:
+            key, end = store_key(*file.shard), file.index_start + file.index_size
+            offsets[key] = offsets.get(key, (file.index_start, 0))[0], end
+        files = tuple(move.final for move in record.moves(self.path)[0])
+        return Written(job_id, replayed, record.rows, files, offsets)
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""

@@ -1,5 +1,7 @@
 """Jobs of which the tasks stage files and the end is one publish: import, copies, conversions.
 
+And what became of the jobs of a store, as its commit records have them: one, or all that are kept.
+
 The progress of a job is recorded beside its staged files, in `<root>/.tubestore/staging/<job>/`: a
 job that was killed and is run again with its id stages only what is missing there, from whatever
 machine it is submitted. With the publish both are gone, and the id is taken for ever.
@@ -8,10 +10,13 @@ machine it is submitted. With the publish both are gone, and the id is taken for
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
 
 from tubestore.spark.kit.running import (
     Done,
@@ -23,12 +28,24 @@ from tubestore.spark.kit.running import (
     run,
     silent,
 )
+from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_files import staging_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JOURNAL = "done.jsonl"
+#: Of a table of `history_of`.
+_SCHEMA = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("job_id", pa.string()),
+        ("time", pa.timestamp("ms", "UTC")),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("query", pa.string()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,42 @@ class Published:
     rows: int
     replayed: bool
     done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The result of a DataFrame that was written: its job, with its rows and their places."""
+
+    job_id: str
+    #: It had been written before: nothing was done now.
+    replayed: bool
+    #: Messages; None if the store does not keep the job's record any more.
+    rows: int | None = None
+    #: The data files that have them, as paths.
+    files: tuple[str, ...] = ()
+    #: Offsets [first, end) by shard, `<topic>-<store id>`; physical ones by "log" for a log.
+    offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def new_job_id() -> str:
+    """Return an id that no other job has."""
+    return f"spark-{uuid.uuid4()}"
+
+
+def history_of(records: JobRecords[Any]) -> pa.Table:
+    """Return a row for each finished job that has its record, the oldest first."""
+    rows = [
+        {
+            "number": record.number,
+            "job_id": record.job_id,
+            "time": record.time_ms,
+            "rows": record.rows,
+            "bytes": record.data_size,
+            "query": None if record.batch is None else record.batch.query,
+        }
+        for record in records.kept()
+    ]
+    return pa.Table.from_pylist(rows[::-1], _SCHEMA)
 
 
 class StagesFiles(Protocol):

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,7 +24,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tubestore.errors import InvalidOption
+from tubestore.errors import InvalidOption, JobTaken
+from tubestore.spark.kit.publishing import new_job_id
 from tubestore.spark.kit.tasks import note, plain_errors
 
 
@@ -36,6 +36,10 @@ class Replayable(Protocol):
     def replayed(self) -> bool:
         """It had been published before: nothing was done now."""
 
+    @property
+    def rows(self) -> int:
+        """Messages of the job; 0 if they are not known any more."""
+
 
 class AnyLoad(Protocol):
     """How rows come into a store: staged by tasks, published once. Picklable."""
@@ -43,9 +47,6 @@ class AnyLoad(Protocol):
     @property
     def path(self) -> str:
         """The store's directory."""
-
-    def is_published(self, job_id: str) -> bool:
-        """True if a job of this name is in the store already."""
 
     def stage(
         self,
@@ -91,12 +92,14 @@ def _context() -> TaskContext:
     return context
 
 
-def _stage(
-    load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch], *, content: bool = False
-) -> list[Any]:
+def _stage(load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch]) -> list[Any]:
+    """Stage one partition's rows.
+
+    Also those of a job that was published before: only so it shows whether it has the same rows.
+    """
     context = _context()
     attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-    return load.stage(job_id, attempt, batches, content=content)
+    return load.stage(job_id, attempt, batches, content=True)
 
 
 def _publish(
@@ -105,10 +108,16 @@ def _publish(
     messages: list[WriterCommitMessage | None],
     query: str | None = None,
 ) -> None:
-    """Publish what tasks staged, in the order of the DataFrame's partitions."""
+    """Publish what tasks staged, in the order of the DataFrame's partitions.
+
+    JobTaken for a job that is in the store with other rows.
+    """
     files = [file for message in messages if isinstance(message, Staged) for file in message.files]
     with plain_errors():
         result = load.publish(job_id, files, query)
+        if result.replayed and result.rows and not files:
+            reason = f"it was published with {result.rows} messages, and now there is none"
+            raise JobTaken(job_id, f"{reason}; a job with other messages needs an id of its own")
     if result.replayed:
         note(f"{load.path}: job {job_id} was there already; nothing was written")
 
@@ -118,13 +127,11 @@ class StoreWriter(DataSourceArrowWriter):
 
     def __init__(self, load: AnyLoad, job_id: str | None) -> None:
         self.load = load
-        self.job_id = job_id or f"spark-{uuid.uuid4()}"
+        self.job_id = job_id or new_job_id()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage one partition's rows, unless the job is in the store."""
+        """Stage one partition's rows."""
         with plain_errors():
-            if self.load.is_published(self.job_id):
-                return Staged(self.job_id, [])
             return Staged(self.job_id, _stage(self.load, self.job_id, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -137,11 +144,7 @@ class StoreWriter(DataSourceArrowWriter):
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Appends micro-batches, each once for ever: a batch is named by its query and its number.
-
-    A batch that was published before is staged all the same: only so it shows whether it has
-    the same rows. That happens after a crash, once.
-    """
+    """Appends micro-batches, each once for ever: a batch is named by its query and its number."""
 
     def __init__(self, load: AnyLoad, application: str | None) -> None:
         self.load, self.application = load, application
@@ -153,7 +156,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId")
         job_id = f"{self.application or query}:{number}"
         with plain_errors():
-            return Staged(job_id, _stage(self.load, job_id, iterator, content=True), query)
+            return Staged(job_id, _stage(self.load, job_id, iterator), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a batch; one without tasks has no rows."""

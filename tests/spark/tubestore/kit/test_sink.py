@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tubestore.errors import InvalidOption
+from tubestore.errors import InvalidOption, JobTaken
 from tubestore.spark.kit import sink
 from tubestore.spark.kit.sink import Staged, StoreStreamWriter, StoreWriter, appended_schema
 
@@ -17,20 +17,19 @@ class Book:
     """A load that notes each call."""
 
     path = "/s"
+    rows = 0
 
     def __init__(self, published: tuple[str, ...] = ()) -> None:
         self.published, self.calls = {*published}, list[Any]()
 
-    def is_published(self, job_id: str) -> bool:
-        return job_id in self.published
-
     def stage(self, job_id: str, attempt: str, batches: Any, *, content: bool) -> list[str]:
-        self.calls.append(("stage", job_id, attempt, list(batches), content))
+        assert content, "publish compares what comes again"
+        self.calls.append(("stage", job_id, attempt, list(batches)))
         return [f"file of {attempt}"]
 
     def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Any:
         self.calls.append(("publish", job_id, staged, query))
-        return SimpleNamespace(replayed=job_id in self.published)
+        return SimpleNamespace(replayed=job_id in self.published, rows=self.rows)
 
     def abort(self, job_id: str) -> None:
         self.calls.append(("abort", job_id))
@@ -57,14 +56,16 @@ def test_a_log_is_only_appended_to() -> None:
 def test_an_attempt_is_named_by_its_task_and_its_number() -> None:
     book = Book()
     staged = StoreWriter(book, "j").write(iter(["rows"]))  # type: ignore[list-item, arg-type]
-    assert book.calls == [("stage", "j", "3-2", ["rows"], False)]
+    assert book.calls == [("stage", "j", "3-2", ["rows"])]
     assert (staged.job_id, staged.files) == ("j", ["file of 3-2"])
 
 
-def test_a_task_of_a_job_that_is_in_the_store_stages_nothing() -> None:
+def test_a_job_that_comes_again_without_rows_is_refused() -> None:
     book = Book(published=("j",))
-    assert StoreWriter(book, "j").write(iter([])).files == []  # type: ignore[arg-type]
-    assert book.calls == []
+    book.rows = 5
+    with pytest.raises(JobTaken, match="published with 5 messages, and now there is none"):
+        StoreWriter(book, "j").commit([Staged("j", [])])  # type: ignore[arg-type]
+    StoreWriter(book, "j").commit([Staged("j", ["file"])])  # type: ignore[arg-type]
 
 
 def test_a_job_without_an_id_gets_one_that_no_other_has() -> None:
@@ -89,13 +90,11 @@ def test_a_job_that_was_there_is_reported(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("application", "job"), [(None, "q:9"), ("app", "app:9")])
-def test_a_batch_is_named_by_its_query_and_number_and_staged_with_a_digest(
-    application: str | None, job: str
-) -> None:
+def test_a_batch_is_named_by_its_query_and_number(application: str | None, job: str) -> None:
     book = Book(published=(job,))
     writer = StoreStreamWriter(book, application)  # type: ignore[arg-type]
     staged = writer.write(iter([]))
-    assert book.calls == [("stage", job, "3-2", [], True)]
+    assert book.calls == [("stage", job, "3-2", [])]
     writer.commit([staged, None], 9)
     assert book.calls[1:] == [("publish", job, ["file of 3-2"], "q")]
 
