@@ -244,8 +244,7 @@ class MessageRecord:
 class PutStatus(Enum):
     """What became of a put (`PutMessageStatus`).
 
-    A result has one of the first four; a refusal is raised, and `put_status.put_status_of` gives
-    its name.
+    A result has one of the first four; a refusal is raised as an exception.
     """
 
     PUT_OK = "PUT_OK"

@@ -121,7 +121,7 @@ def text(store: Measured) -> str:
 
 
 def directory_text(described: Mapping[str, Any]) -> str:
-    """Return the description of `info.describe` in Prometheus' text format."""
+    """Return what `rocketcompat info` prints in Prometheus' text format."""
     whole = {**described, "running": described["state"] == "running"}
 
     def collect() -> Iterator[Any]:

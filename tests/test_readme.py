@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -44,6 +46,42 @@ def test_the_reference_has_every_public_name_and_no_other(package: ModuleType) -
     for path in re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)", page, re.MULTILINE):
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
+
+
+def _documented(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Go through the docstrings that `help` shows of what the reference names."""
+    page = (ROOT / package.__name__ / "docs" / "api.md").read_text()
+    for path in re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE):
+        module, _, name = path.rpartition(".")
+        held = getattr(importlib.import_module(module), name)
+        yield path, inspect.getdoc(held) or ""
+        for inner, value in vars(held).items() if inspect.isclass(held) else ():
+            if not inner.startswith("_"):
+                yield f"{path}.{inner}", inspect.getdoc(value) or ""
+
+
+@pytest.mark.parametrize("package", [tubestore, rocketcompat])
+def test_help_stands_alone(package: ModuleType) -> None:
+    """It names no module to go and read, no file of the code, and no section of a document."""
+    found = [
+        (path, name)
+        for path, text in _documented(package)
+        for names in re.findall(r"`([\w.]+)`|(\w+\.py\b)|(§)", text)
+        for name in names
+        if name and (name == "§" or name.endswith(".py") or _is_inside(name))
+    ]
+    assert found == []
+
+
+def _is_inside(name: str) -> bool:
+    """True for what is in a module of a room, `record.arrow.RECORD_SCHEMA`, without its package."""
+    places = name.split(".")
+    packages = (ROOT / "tubestore", ROOT / "rocketcompat")
+    return any(
+        package.joinpath(*places[:count]).with_suffix(".py").exists()
+        for package in packages
+        for count in range(2, len(places) + 1)
+    )
 
 
 def test_each_room_lists_its_files_in_reading_order() -> None:

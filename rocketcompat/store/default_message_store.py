@@ -201,11 +201,10 @@ class DefaultMessageStore(StoreReader):
     ) -> LogPublishResult:
         """Put staged records behind the log, all or none, at most once for ever.
 
-        `staged`: the descriptions by the `staging.writer.StagedLogWriter`s of its tasks, in the
-        order in which records shall follow each other. `threads` place large jobs (by default one a
-        core). `query` names the query that this batch belongs to, a job `name:<number>`. The name
-        is this query's from then on. A batch that comes again has to have the same rows, else
-        JobTaken.
+        `staged`: the descriptions by the `StagedLogWriter`s of its tasks, in the order in which
+        records shall follow each other. `threads` place large jobs (by default one a core). `query`
+        names the query that this batch belongs to, a job `name:<number>`. The name is this query's
+        from then on. A batch that comes again has to have the same rows, else JobTaken.
 
         Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything has
         changed; StoreFailed when it is not known how far it came: open the store again.

@@ -164,8 +164,8 @@ class StoreReader:
         """Find messages by many keys at once: a table of `key` and the records' columns.
 
         Of each key the newest `max_count`, oldest first, in the order of the keys, bounded as
-        in `query_message`; other keys of the same hash are left out. Columns as
-        `record.arrow.RECORD_SCHEMA` has them. Records that cannot be read are left out; with
+        in `query_message`; other keys of the same hash are left out. Columns as in
+        `scan`. Records that cannot be read are left out; with
         `verify`, which compares the checksums of the bodies, the first of them is CorruptRecord.
         `tags`, `columns`, `begin` and `before` as in `scan`.
         """
@@ -264,7 +264,8 @@ class StoreReader:
 
         Physical offsets; `start` is where a record begins. `verify` compares the checksums of the
         bodies. Damage that opening found is passed over; other damage is CorruptRecord. Stand-ins
-        of lost messages are rows with the state "lost" and no body.
+        of lost messages are rows with the state "lost" and no body. Columns: the fields of the
+        record, its hosts and properties as stored (bytes), `topic`, `body` and `state`.
 
         `tags` ("paid || sent") are compared as texts, so that no other tag of the same hash is
         among the rows. Messages stored in [begin, before): aware datetimes, ISO texts, ages like

@@ -61,7 +61,7 @@ def session(
 ) -> SparkSession:
     """Return a session with the sources registered, on this machine or on a cluster.
 
-    On this machine its settings are those of `laptop.py`; with another master the cluster's.
+    On this machine its settings are those of a laptop; with another master the cluster's.
     """
     need_spark()
     from tubestore.spark.laptop import session as make
@@ -150,12 +150,12 @@ def write(
 ) -> Written | None:
     """Append a DataFrame's rows to a store, all of them or none; durable when this returns.
 
-    `intake.py` has the columns. A `job_id` that was written before does nothing, so a job may be
-    run again; with other rows it is an error (JobTaken). Returns job, rows, files and offsets, None
-    to a client of Spark Connect. Rows of a partition keep the order that they have inside one split
-    of the
-    DataFrame; `order_by` sorts them by columns, over all splits. The store's writer lock is
-    taken at the end, to publish. Raises InvalidMessage, InvalidOption, NotAStore before Spark is
+    Its columns are those of `append_batch`, or Kafka's. A `job_id` that was written before does
+    nothing, so a job may be run again; with other rows it is an error (JobTaken). Returns job,
+    rows, files and offsets, None to a client of Spark Connect. Rows of a partition keep the order
+    that they have inside one split of the DataFrame; `order_by` sorts them by columns, over all
+    splits. The store's writer lock is taken at the end, to publish. Raises InvalidMessage,
+    InvalidOption, NotAStore before Spark is
     asked anything.
     """
     need_spark()

@@ -182,7 +182,7 @@ class StagedWriter(TaskStaging):
     # -- write -------------------------------------------------------------------------------
 
     def write(self, data: Any) -> None:
-        """Take a batch: the columns of `record.ingest`, `topic`, and perhaps `msg_id` (int64).
+        """Take a batch: the columns of `append_batch`, `topic`, and perhaps `msg_id` (int64).
 
         Rows of a partition keep their order. Either all batches bring `msg_id` or none does;
         in that case `publish` gives every message an id that is unique in the store.

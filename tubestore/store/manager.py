@@ -456,9 +456,10 @@ class MessageStoreManager(Mapping[str, Topic]):
         `staged`: the descriptions by the `tubestore.staging.StagedWriter`s of its tasks, in the
         order in which messages shall follow each other. `create_topics`: topics that are missing or
         too small are made as large as the files need. `threads` work on large jobs (by default one
-        a core). `tubestore.store.publish` has the guarantees. `query` names the query that this
-        batch belongs to, a job `name:<number>`. The name is this query's from then on. A batch that
-        comes again has to have the same rows, and any job the same number of them, else JobTaken.
+        a core). After a crash the store has all of the job or nothing; readers see it as a whole. A
+        job with an unknown end is simply published again. `query` names the query that this batch
+        belongs to, a job `name:<number>`. The name is this query's from then on. A batch that comes
+        again has to have the same rows, and any job the same number of them, else JobTaken.
 
         Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull before
         anything has changed. Raises StoreFailed when it is not known how far it came: open the
