@@ -1,10 +1,12 @@
-"""A type checker finds what a caller gets wrong: each line of `MISTAKES`, and nothing else."""
+"""Type checkers find what a caller gets wrong: each line of `MISTAKES`, and nothing else."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,17 +47,45 @@ rocketcompat.MessageStoreConfig(flush_disk_type="SYNC")
 """
 
 
+HERE = Path(__file__).parents[1]
+
+
+def run_mypy(program: Path) -> tuple[set[int], str]:
+    """Return the lines with an error, and what was printed."""
+    command = [sys.executable, "-m", "mypy", "--config-file", str(HERE / "pyproject.toml")]
+    printed = run([*command, "--cache-dir", str(program.parent / "cache"), str(program)])
+    return {int(n) for n in re.findall(rf"{program}:(\d+): error", printed)}, printed
+
+
+def run_pyright(program: Path) -> tuple[set[int], str]:
+    """As `run_mypy`, with the settings that pyright has by itself."""
+    settings = {
+        "typeCheckingMode": "standard",
+        "extraPaths": [str(HERE)],
+        "include": [str(program)],
+    }
+    config = program.parent / "pyrightconfig.json"
+    config.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
+    printed = run([*command, "--project", str(config)])
+    return {int(n) for n in re.findall(rf"{program}:(\d+):\d+ - error", printed)}, printed
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(
+        command, cwd=HERE, capture_output=True, text=True, timeout=600, check=False
+    )
+    return done.stdout + done.stderr
+
+
 @pytest.mark.gate
-def test_mypy_finds_each_planted_mistake_and_nothing_in_correct_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", [run_mypy, run_pyright])
+def test_a_type_checker_finds_each_planted_mistake_and_nothing_in_correct_calls(
+    tmp_path: Path, check: Callable[[Path], tuple[set[int], str]]
+) -> None:
     calls, mistakes = CALLS.strip().splitlines(), MISTAKES.strip().splitlines()
     program = tmp_path / "program.py"
     program.write_text("\n".join([*calls, *mistakes, ""]))
-    here = Path(__file__).parents[1]
-    command = [sys.executable, "-m", "mypy", "--config-file", str(here / "pyproject.toml")]
-    done = subprocess.run(
-        [*command, "--cache-dir", str(tmp_path / "cache"), str(program)],
-        cwd=here, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    found = {int(n) for n in re.findall(rf"{program}:(\d+): error", done.stdout)}
+    found, printed = check(program)
     first = len(calls) + 1
-    assert found == set(range(first, first + len(mistakes))), done.stdout + done.stderr
+    assert found == set(range(first, first + len(mistakes))), printed
