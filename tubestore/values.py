@@ -51,6 +51,10 @@ class UsageMistake(Exception):
     """An argument or option that cannot be used as given; its text is the line the user reads."""
 
 
+#: The greatest number of 64 bits.
+LONG_MAX = (1 << 63) - 1
+
+
 def whole_number(value: Any) -> int | None:
     """Return an integer of any kind as an int; None for anything else, `True` and 1.0 too.
 
@@ -65,11 +69,13 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def checked_whole(name: str, value: Any, least: int | None = 0) -> int:
+def checked_whole(name: str, value: Any, least: int | None = 0, most: int | None = LONG_MAX) -> int:
     """Return a whole number that a caller gives; TypeError or ValueError names the argument."""
     number = whole_number(value)
     if number is None:
         raise TypeError(f"{name} = {value!r}: a whole number is needed")
+    if most is not None and number > most:
+        raise ValueError(f"{name} = {number}: at most {most}")
     if least is not None and number < least:
         limit = f"at least {least}" if least else "not negative"
         raise ValueError(f"{name} = {value}: {limit}")

@@ -38,6 +38,8 @@ INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 #: Fields of a row that are longs.
 _LONGS = frozenset({"broker_id", "which_broker_when_consume_slowly"})
 _WHOLE = re.compile(r"-?[0-9]+")
+#: JSON5 is parsed at some 30 characters a millisecond; a longer file has to be JSON.
+_BY_HAND_MAX = 1 << 16
 #: The attribute of a topic of batches.
 _QUEUE_TYPE, _BATCH_TYPE = "queue.type", "BatchCQ"
 #: A text, which is left as it is, or a number as a key.
@@ -53,8 +55,13 @@ def loads(text: str) -> Any:
     quoted = _TEXT_OR_BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"{m[4]}', text)
     try:
         return json.loads(quoted)
-    except ValueError:
-        import json5  # slow, and needed only for a file that was edited by hand
+    except ValueError as error:
+        if len(quoted) > _BY_HAND_MAX:
+            text = (
+                f"it is not JSON, and too long for what is read of a file edited by hand: {error}"
+            )
+            raise ValueError(text) from None
+        import json5  # needed only for such a file
 
         return json5.loads(quoted)
 

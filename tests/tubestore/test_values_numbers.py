@@ -16,7 +16,7 @@ from tubestore.errors import InvalidMessage
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.store.topic import Topic
 from tubestore.testing import MemoryVfs
-from tubestore.values import whole_number
+from tubestore.values import LONG_MAX, checked_whole, whole_number
 
 
 @pytest.mark.parametrize("value", [0, -3, 1 << 70, np.int16(7), np.uint64(7)])
@@ -106,3 +106,25 @@ def test_a_queue_is_a_number() -> None:
         ):
             with pytest.raises(InvalidMessage, match="True is not a whole number"):
                 ask()
+
+
+def test_a_number_that_no_field_has_room_for_is_refused_by_its_name() -> None:
+    assert checked_whole("limit", LONG_MAX) == LONG_MAX
+    for wrong in (LONG_MAX + 1, 10**30):
+        with pytest.raises(ValueError, match=f"limit = {wrong}: at most"):
+            checked_whole("limit", wrong)
+
+
+def test_reads_refuse_a_limit_beyond_64_bits(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"x", partition=0)
+        for read in (lambda limit: topic.read(0, limit=limit),
+                     lambda limit: topic.read_many({0: 0}, limit=limit)):  # fmt: skip
+            assert sum(len(page) for page in [read(LONG_MAX)]) == 1
+            with pytest.raises(ValueError, match="limit = "):
+                read(10**30)
+        with store.consumer("g", "t") as consumer:
+            assert len(consumer.poll(LONG_MAX)) == 1
+            with pytest.raises(ValueError, match="limit = "):
+                consumer.poll(10**30)

@@ -21,6 +21,8 @@ topics and moves as few partitions as that needs.
 from __future__ import annotations
 
 import hashlib
+import inspect
+import operator
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -123,7 +125,7 @@ def fixed(given: Mapping[str, Mapping[str, Iterable[int]]]) -> Strategy:
     same partition the one of the first member counts.
     """
     lists = {
-        member: {(topic, number) for topic, ids in topics.items() for number in ids}
+        member: {(topic, operator.index(number)) for topic, ids in topics.items() for number in ids}
         for member, topics in given.items()
     }
 
@@ -294,8 +296,19 @@ def named_strategy(
             raise InvalidOption("strategy", f"{given!r} is unknown; known are {known}")
         return given, STRATEGIES[given]
     if isinstance(given, Mapping):
-        return "fixed", fixed(given)
+        try:
+            return "fixed", fixed(given)
+        except (AttributeError, TypeError, ValueError):
+            form = "{member: {topic: [partition, ...]}}"
+            raise InvalidOption("strategy", f"{given!r:.80}: a mapping is {form}") from None
     if callable(given):
+        try:
+            inspect.signature(given).bind({}, {}, {})
+        except TypeError:
+            form = "(members, partitions, held)"
+            raise InvalidOption("strategy", f"{given!r:.80} cannot be called with {form}") from None
+        except ValueError:
+            pass  # it shows no signature: the first call finds out
         module, name = getattr(given, "__module__", ""), getattr(given, "__qualname__", "")
         return f"{module}.{name or type(given).__qualname__}", given
     raise InvalidOption("strategy", f"{given!r}: a name, a mapping of members, or a callable")
@@ -308,13 +321,19 @@ def checked_assignment(
 
     Each partition has one member at most, which is in the group and has subscribed to the topic.
     """
+    try:
+        pairs = {member: [(t, operator.index(n)) for t, n in given]
+                 for member, given in answer.items()}  # fmt: skip
+    except (AttributeError, TypeError, ValueError):
+        form = "{member: [(topic, partition), ...]}"
+        raise InvalidOption("strategy", f"it returned {answer!r:.80}; {form} is needed") from None
     found: dict[Partition, str] = {}
     known = {topic: frozenset(ids) for topic, ids in partitions.items()}
-    for member, given in answer.items():
+    for member, given in pairs.items():
         if member not in members:
             raise InvalidOption("strategy", f"it returned {member!r}, which is not a member")
         for topic, number in given:
-            if number not in known.get(topic, ()):
+            if not isinstance(topic, str) or number not in known.get(topic, ()):
                 raise InvalidOption("strategy", f"it returned {topic}/{number}, which is not there")
             if topic not in members[member]:
                 raise InvalidOption("strategy", f"{member!r} has not subscribed to {topic!r}")

@@ -121,7 +121,7 @@ def checked_positions(positions: Any) -> Mapping[Partition, int]:
     for partition, position in positions.items():
         if not isinstance(partition, tuple) or len(partition) != 2:
             raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
-        checked_whole(f"positions[{partition!r}]", position)
+        checked_whole(f"positions[{partition!r}]", position, most=None)
     return positions
 
 
@@ -709,7 +709,7 @@ class Consumer:
             return view.index_start if to == "first" else view.index_end
         if isinstance(to, str):
             raise ValueError(f"to {to!r}: an offset, 'first' or 'last'")
-        offset = checked_whole("to", to)
+        offset = checked_whole("to", to, most=None)
         first, end = (0, 0) if view is None else (view.index_start, view.index_end)
         if not first <= offset <= end:
             raise OffsetOutOfRange(offset, first, end)

@@ -75,6 +75,8 @@ def in_files(level: Durability) -> Durability:
 
 def put_aside_row(message: Message, topic: str, reason: str, group: str | None) -> dict[str, Any]:
     """Return a row for another topic: a message, where it comes from, and why it is there."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"message: {message!r:.60} is not a Message, as a poll returns it")
     if message.body is None:
         raise InvalidMessage(f"{message.topic}@{message.offset}: no body, it is {message.state}")
     if not isinstance(reason, str) or not reason.strip():

@@ -1,9 +1,11 @@
 """Settings of a group that outlive its members: does retention wait for it, and when does it end.
 
     <group>/settings.json    replaced whole and durably, under the group's lock; with a digest
+    <group>/configured       there once settings were given, and empty
 
-Without the file a group has the defaults. A file that is not valid holds everything: retention
-removes nothing, and the group does not end, until the settings are given again.
+Without either file a group has the defaults. A file that is not valid, or is gone, holds
+everything: retention removes nothing, and the group does not end, until the settings are given
+again.
 
 A group that retention waits for holds, of each topic that it has a position of, every message from
 its least position on. A partition of such a topic without a position counts as unread.
@@ -32,7 +34,7 @@ from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.names import GROUPS_DIRECTORY, store_key
 from tubestore.values import Keep, whole_number
 
-SETTINGS_FILE = "settings.json"
+SETTINGS_FILE, GIVEN_FILE = "settings.json", "configured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def read_settings(vfs: Vfs, directory: str) -> GroupSettings:
     try:
         data = vfs.read_file(path)
     except FileNotFoundError:
+        if vfs.exists(join(directory, GIVEN_FILE)):
+            raise CorruptRecord(path, 0, "it is missing, and the group had settings") from None
         return GroupSettings()
     try:
         found = parse_state(data)
@@ -114,6 +118,8 @@ def change_settings(
         digest = xxhash.xxh3_64_hexdigest(text.encode())
         data = state_bytes({"digest": digest, "settings": text})
         files.replace(SETTINGS_FILE, data)
+        if not vfs.exists(join(files.path, GIVEN_FILE)):
+            files.replace(GIVEN_FILE, b"")
         return known
 
 

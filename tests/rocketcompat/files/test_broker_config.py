@@ -254,6 +254,13 @@ def test_what_has_not_changed_is_not_written(memory_vfs: MemoryVfs, files: Broke
     assert memory_vfs.read_file("/s/config/topics.json") == before
 
 
+def test_a_long_file_has_to_be_json() -> None:
+    """JSON5 would take minutes for what a peer or a disk may have made of a file."""
+    text = '{"topicConfigTable":{' + '"' + "x" * (1 << 20)
+    with pytest.raises(ValueError, match="not JSON, and too long"):
+        loads(text)
+
+
 def test_comments_of_an_administrator_are_read() -> None:
     assert loads('{// by hand\n"offsetTable":{"T@g":{0:1,},},}') == {
         "offsetTable": {"T@g": {"0": 1}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,26 @@ def test_sticky_moves_nothing_when_nothing_changes() -> None:
 def test_an_answer_that_is_no_assignment_is_refused(answer: Answer, reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
         checked_assignment(answer, {"a": ["t"], "b": ["t"]}, {"t": range(3), "u": range(1)})
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 5, {"a": None}, {"a": 5}, {"a": [("t",)]}, {"a": [5]}, {"a": [("t", "0")]}],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_of_another_form_is_named_with_the_form_that_is_needed(answer: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"returned .*; \{member: \[\(topic, partition\)"):
+        checked_assignment(answer, {"a": ["t"]}, {"t": [0]})
+
+
+@pytest.mark.parametrize("given", [{"a": 5}, {"a": {"t": 5}}, {"a": {"t": ["x"]}}], ids=str)
+def test_a_mapping_of_another_form_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"a mapping is \{member"):
+        named_strategy(given)
+
+
+def test_a_function_of_other_arguments_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"cannot be called with \(members"):
+        named_strategy(lambda members: {})  # type: ignore[arg-type, misc]
 
 
 def test_a_strategy_is_a_name_a_mapping_or_a_callable() -> None:

@@ -19,6 +19,7 @@ from tubestore.errors import (
 )
 from tubestore.groups import positions_log
 from tubestore.groups.consumer import Consumer
+from tubestore.groups.outputs import put_aside_row
 from tubestore.offline.check import check
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -85,6 +86,12 @@ def test_a_message_that_is_put_aside_keeps_what_it_is_and_where_it_comes_from(
     again = list(aside.read(0))[1].attributes
     assert (again["origin-topic"], again["origin-group"]) == ("in", "g")
     assert again["reason"] == "still bad"
+
+
+@pytest.mark.parametrize("given", [None, 5, b"x", {"body": b"x"}], ids=repr)
+def test_what_is_no_message_is_not_put_aside(given: Any) -> None:
+    with pytest.raises(InvalidMessage, match="is not a Message"):
+        put_aside_row(given, "aside", "bad", None)
 
 
 def test_a_message_is_put_aside_before_its_position_is_committed(

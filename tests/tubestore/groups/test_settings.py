@@ -141,6 +141,25 @@ def test_retention_removes_nothing_while_positions_or_settings_are_damaged(
     assert damaged in first.reason
 
 
+def test_retention_removes_nothing_while_settings_that_were_given_are_gone(
+    small: Store, clock: ManualClock, memory_vfs: MemoryVfs
+) -> None:
+    topic = small.create_topic("t", max_age="1h")
+    fill(topic, clock)
+    consume(small, 23)
+    small.change_group("g", retention_waits=True)
+    small.change_group("g", expire_after="1h")
+    memory_vfs.remove(SETTINGS)
+    clock.advance(DAY)
+    assert topic.retain() == []
+    assert "settings.json" in next(iter(topic.explain_retention())).reason
+    assert small.expire_groups() == []
+    with pytest.raises(CorruptRecord, match="the group had settings"):
+        small.change_group("g", retention_waits=False)
+    small.change_group("g", retention_waits=False, expire_after=None)
+    assert topic.retain() != []
+
+
 # -- groups that end -----------------------------------------------------------------------------
 
 
@@ -192,7 +211,7 @@ def test_a_group_with_a_living_member_does_not_end(small: Store, clock: ManualCl
         consumer.poll()
         clock.advance(2 * DAY // 4)
         for dry_run in (True, False):
-            assert small.expire_groups(1, dry_run=dry_run) == []
+            assert small.expire_groups("1ms", dry_run=dry_run) == []
         consumer.poll()
     assert small.groups() == ["g"]
 
