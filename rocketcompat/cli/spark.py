@@ -46,7 +46,10 @@ StoreArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The RocketMQ
 
 @app.command()
 def history(root: StoreArgument, format: FormatOption = Format.TEXT) -> None:
-    """List the jobs that wrote into a store, the oldest first: its last 256. Needs no Spark."""
+    """List the last 256 jobs that wrote into a store. It needs no Spark.
+
+    The oldest comes first.
+    """
     from rocketcompat.spark import history as jobs
 
     with printing(None, format) as output:

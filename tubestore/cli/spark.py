@@ -156,7 +156,10 @@ def compact(
 
 @app.command()
 def history(root: RootArgument, format: FormatOption = Format.TEXT) -> None:
-    """List the jobs that wrote into a store, the oldest first: its last 256. Needs no Spark."""
+    """List the last 256 jobs that wrote into a store. It needs no Spark.
+
+    The oldest comes first.
+    """
     from tubestore.spark import history as jobs
 
     with printing(None, format) as output:
