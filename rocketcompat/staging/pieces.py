@@ -26,6 +26,7 @@ from rocketcompat.formats import offset_name
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
+from tubestore.staging.behind import WINDOW_BYTES, is_free
 from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_files import VERSION, Batch, staging_directory
 
@@ -39,8 +40,6 @@ ROW = np.dtype(
     ]
 )  # fmt: skip
 KEY_HASH = np.dtype("<i4")
-#: Bytes that are read, or copied, at a time: they stay in the processor's cache.
-WINDOW_BYTES = 1 << 20
 #: Records are staged, described and placed about so many bytes at a time.
 BLOCK_BYTES = WINDOW_BYTES
 
@@ -199,29 +198,10 @@ def _place_of(vfs: Vfs, root: str, record: LogRecord, part: LogPart) -> PartPlac
     begins = part.start % record.file_size
     if not vfs.exists(final):
         return PartPlace(part, True, f"{final} is gone" if begins else None)
-    if _agrees(vfs, staged, final, begins, part.size):
+    if is_free(vfs, staged, final, begins, part.size):
         return PartPlace(part, True)
     text = f"another process has written behind {record.start} of the log, in {final}"
     return PartPlace(part, True, text)
-
-
-def _agrees(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> bool:
-    """True if the place of a part is free: only zeros are there, and bytes of the part.
-
-    RocketMQ makes files ahead, and an interrupted copy leaves some of its sectors.
-    """
-    source, target = vfs.open(staged, writable=False), vfs.open(final, writable=False)
-    try:
-        for position in range(0, size, WINDOW_BYTES):
-            count = min(WINDOW_BYTES, size - position)
-            there = np.frombuffer(target.pread(count, begins + position), np.uint8)
-            wanted = np.frombuffer(source.pread(count, position), np.uint8)[: len(there)]
-            if not ((there == 0) | (there == wanted)).all():
-                return False
-        return True
-    finally:
-        source.close()
-        target.close()
 
 
 def digest_of(data: Any) -> str:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from os.path import dirname
 
-from rocketcompat.staging.pieces import WINDOW_BYTES, LogRecord, LogRecords, places_of
+from rocketcompat.staging.pieces import LogRecord, LogRecords, places_of
 from tubestore.core.paths import join
 from tubestore.core.trees import move_file
-from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
+from tubestore.staging.behind import put_behind
 from tubestore.staging.job_files import staging_directory
 from tubestore.staging.roll_forward import finish_pending
 
@@ -60,26 +61,10 @@ def roll_forward(vfs: Vfs, root: str, record: LogRecord) -> None:
         part = place.part
         staged, final = join(staging, part.name), join(root, part.path)
         if part.start % record.file_size:
-            _write_behind(vfs, staged, final, part.start % record.file_size, part.size)
+            put_behind(vfs, final, [(staged, part.start % record.file_size, part.size)])
         else:
             move_file(vfs, staged, final)
     for directory in sorted({dirname(join(root, part.path)) for part in record.parts}):
         vfs.sync_directory(directory)
     if vfs.exists(staging):
         vfs.sync_directory(staging)
-
-
-def _write_behind(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> None:
-    """Copy a part to where the live file goes on; the staged one goes when it is durable there."""
-    source, target = vfs.open(staged, writable=False), vfs.open(final)
-    _copy(source, target, begins, size)
-    target.sync()
-    source.close()
-    target.close()
-    vfs.remove(staged)
-
-
-def _copy(source: VfsFile, target: VfsFile, begins: int, size: int) -> None:
-    for position in range(0, size, WINDOW_BYTES):
-        data = source.pread(min(WINDOW_BYTES, size - position), position)
-        target.pwrite(data, begins + position)

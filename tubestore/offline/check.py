@@ -255,7 +255,7 @@ class _DamagedBlocks:
 
 def _check_names(files: tuple[StoredFile, ...], suffix: str) -> Iterator[Finding]:
     for file in files:
-        if not (file.final or file.path).endswith(segment_name(file.start, suffix)):
+        if not (file.final or file.path).endswith(segment_name(file.start - file.begins, suffix)):
             text = f"usual is {segment_name(file.start, suffix)}"
             yield Finding(file.path, 0, Reason.NAME_FORM, text)
     end = files[0].start if files else 0

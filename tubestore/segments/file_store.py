@@ -33,7 +33,7 @@ from tubestore.record.state_files import Bounds
 from tubestore.segments.cache_formats import MISPLACED
 from tubestore.segments.lookup import IndexLists
 from tubestore.segments.segment import FileSegment
-from tubestore.segments.segment_list import FileSegmentList, Segments
+from tubestore.segments.segment_list import Adopted, FileSegmentList, Segments
 
 Array = np.ndarray[Any, Any]
 #: Returns the index and data offset at which the hidden part begins.
@@ -281,8 +281,8 @@ class MsgFileStore:
                 rolled = True
         return rolled
 
-    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
-        """Take over files that are now behind both ends: (start, size) in order, all synced."""
+    def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
+        """Take over what is now behind both ends, in order, all synced."""
         self.data.adopt(data)
         self.index.adopt(index)
 

@@ -44,6 +44,8 @@ class StoredFile(NamedTuple):
     final: str = ""
     #: Its bytes, if they are in the root's journal and in no segment yet.
     content: bytes = b""
+    #: Where its bytes begin in the final file: not at 0 if they go behind those that are there.
+    begins: int = 0
 
     @property
     def end(self) -> int:
@@ -222,7 +224,8 @@ class _Job:
             lists = self.added.setdefault(file.shard, ([], []))
             for files, move in zip(lists, moves, strict=True):
                 if sizes.get(basename(move.staged)) == move.size:
-                    files.append(StoredFile(move.staged, move.start, move.size, move.final))
+                    staged = StoredFile(move.staged, move.start, move.size, move.final)
+                    files.append(staged._replace(begins=move.begins))
 
     def _read_moment(self) -> tuple[int, bool] | None:
         with contextlib.suppress(NotAStore):
@@ -237,8 +240,15 @@ class _Job:
 def _with_staged(
     files: tuple[StoredFile, ...], staged: Iterable[StoredFile]
 ) -> tuple[StoredFile, ...]:
+    staged = list(staged)
+    behind = min((file.start for file in staged if file.begins), default=None)
+    if behind is not None:  # what was copied so far is in the staged file, too
+        files = files_before(files, behind)
     found = {file.path: file for file in files}
     for file in staged:
+        if file.begins:
+            found[file.path] = file
+            continue
         if found.get(file.final, file).size < file.size:  # an empty one will be replaced
             del found[file.final]
         if file.final not in found:

@@ -89,6 +89,11 @@ class FileSegment:
         self.synced_end = min(self.synced_end, end)
         self._view = memoryview(b"")
 
+    def adopt(self, size: int) -> None:
+        """Take over `size` bytes that were written behind the end, and synced."""
+        self.end += size
+        self.synced_end = self.end
+
     def grown_to(self, size: int) -> None:
         """Take over the size of a file that another process may have written to."""
         self.end = self.start + size

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 from tubestore.core.paths import join
 from tubestore.core.trees import files_by_start
@@ -31,6 +32,18 @@ from tubestore.segments.digests import (
 from tubestore.segments.segment import FileSegment
 
 _start_of = attrgetter("start")
+#: A job's part of a stream goes behind the live file if it is at most such a part of a file:
+#: larger ones are not copied.
+_SMALL_PART = 8
+
+
+class Adopted(NamedTuple):
+    """Bytes that others have put behind the end of a stream, synced."""
+
+    start: int
+    size: int
+    #: True if they are behind the last byte of the live file; else they are a file.
+    is_behind: bool = False
 
 
 class Segments:
@@ -208,6 +221,16 @@ class FileSegmentList:
         last = self.now.last
         return last is not None and last.size >= self._segment_size_bytes
 
+    def live_start_for(self, size: int) -> int | None:
+        """Return the start of the live file if a job's `size` bytes go behind its last byte.
+
+        Else each job would leave a file. None: they become files of their own.
+        """
+        last, full = self.now.last, self._segment_size_bytes
+        if last is None or not last.size or size > full // _SMALL_PART:
+            return None
+        return last.start if last.size + size < full else None
+
     def roll_if_full(self) -> FileSegment | None:
         """Sync and seal the last segment if it is full, start the next; returns the sealed one."""
         return self.roll() if self.last.size >= self._segment_size_bytes else None
@@ -226,20 +249,26 @@ class FileSegmentList:
         segment.seal()
         self._newly_sealed.append(segment)
 
-    def adopt(self, pieces: list[tuple[int, int]]) -> None:
-        """Take over files that are now behind the end: (start, size) in order, all synced.
+    def adopt(self, pieces: list[Adopted]) -> None:
+        """Take over what is now behind the end, in its order.
 
-        What was the last segment is sealed; an empty one has been replaced by the first piece.
+        A file seals what was the last segment; an empty one has been replaced by the first file.
         """
         before, changed = self.now.last, self.now
-        for start, size in pieces:
+        for piece in pieces:
+            if piece.is_behind:
+                self.last.adopt(piece.size)
+        files = [piece for piece in pieces if not piece.is_behind]
+        if not files:
+            return
+        for start, size, _ in files:
             file = self._vfs.open(join(self.directory, segment_name(start, self._suffix)))
             segment = FileSegment(file, start, size, sealed=True, vfs=self._vfs)
             segment.synced_end = segment.end
             changed = changed.having(segment)
-        if before is not None and before.start == pieces[0][0]:
+        if before is not None and before.start == files[0].start:
             before.close()
-        first = pieces[0][0] if before is None else before.start
+        first = files[0].start if before is None else before.start
         for segment in changed.from_on(first):
             drop_digests(self._vfs, digests_path(segment.path, segment.start))
             if segment is changed.last:

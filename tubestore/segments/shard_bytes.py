@@ -52,6 +52,8 @@ class ShardBytes:
         self._vfs, self.shard = vfs, shard
         self._open: VfsFile | None = None
         self._opened = ""
+        #: Where the bytes of the listed file begin in the open one.
+        self._begins = 0
         #: The search for intact records, and its file.
         self._search: RecordSearch | None = None
         self._searched: StoredFile | None = None
@@ -102,6 +104,7 @@ class ShardBytes:
     def _file(self, file: StoredFile) -> VfsFile:
         if self._open is None or self._opened != file.path:
             self.close()
+            self._begins = 0
             try:
                 self._open = self._vfs.open(file.path, writable=False)
             except FileNotFoundError:
@@ -110,6 +113,7 @@ class ShardBytes:
                 if not moved:
                     raise
                 self._open = self._vfs.open(moved, writable=False)
+                self._begins = file.begins
             self._opened = file.path
         return self._open
 
@@ -164,7 +168,7 @@ class ShardBytes:
     def _pread(self, file: StoredFile, size: int, position: int) -> bytes:
         if file.content:
             return file.content[position : position + size]
-        return self._file(file).pread(size, position)
+        return self._file(file).pread(size, self._begins + position)
 
     def data_file(self, offset: int) -> StoredFile | None:
         """Return the data file that holds this offset."""

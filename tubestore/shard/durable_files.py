@@ -41,6 +41,7 @@ from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
+from tubestore.segments.segment_list import Adopted
 from tubestore.shard.statistics import ShardCounters
 
 log = logging.getLogger(__name__)
@@ -321,8 +322,8 @@ class DurableFiles:
 
     # -- files that come and go --------------------------------------------------------------
 
-    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
-        """Open files behind both ends: (start, size) in order, all synced.
+    def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
+        """Take over what is behind both ends, in order, all synced.
 
         Readers see them later. An OSError fails the shard: its files are then longer than its
         lists.

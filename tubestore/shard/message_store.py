@@ -60,6 +60,7 @@ from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.lost_files import go_on_behind_lost_files
 from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
+from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
@@ -517,8 +518,8 @@ class MessageStore:
     def hold(self) -> tuple[int, int]:
         """Write and sync everything, and let no message in until `let_go`.
 
-        The same thread calls both. Returns the ends of index and data. For files that are put
-        behind the shard's own: `adopt` opens them, `show_adopted` shows them to readers, `let_go`
+        The same thread calls both. Returns the ends of index and data. For what is put behind
+        them: `adopt` takes it over, `show_adopted` shows it to readers, `let_go`
         lets appends go on behind them. Appends wait meanwhile; that time does not count for their
         deadline.
         """
@@ -541,15 +542,15 @@ class MessageStore:
             self._changed.notify_all()
         self._flush_lock.release()
 
-    def adopt(self, index: list[tuple[int, int]], data: list[tuple[int, int]]) -> None:
-        """Take over files behind both ends, (start, size) in order, all synced; while held.
+    def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
+        """Take over what is behind both ends, in order, all synced; while held.
 
         An OSError fails the shard: its files are then longer than its lists.
         """
         self._durable.adopt(index, data)
 
     def show_adopted(self) -> None:
-        """Let readers see the files that were adopted."""
+        """Let readers see what was adopted."""
         with self._append_lock:
             self._durable.visible = ends = self.files.snapshot()
             self._buffer.restart(ends.index_end, ends.data_end)

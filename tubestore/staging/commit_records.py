@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.core.paths import OWN_DIRECTORY, join
@@ -29,7 +30,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import JobTaken, NotAStore, StoreFailed
 from tubestore.record.names import COMMITS_DIRECTORY, JOBS_FILE, PUBLISHED_FILE
 from tubestore.record.state_files import parse_finished
-from tubestore.staging.job_files import Batch, CommitRecord
+from tubestore.staging.job_files import BEHIND_FEATURE, Batch, CommitRecord
 from tubestore.staging.job_ids import JobIds
 
 #: A reader that has not been refreshed for so many jobs sees those that came after it.
@@ -78,8 +79,16 @@ T = TypeVar("T")
 class JobRecords(Generic[R]):
     """The records of one store, of one kind, as its files have them."""
 
-    def __init__(self, vfs: Vfs, root: str, parse: Callable[[dict[str, Any]], R]) -> None:
+    def __init__(
+        self,
+        vfs: Vfs,
+        root: str,
+        parse: Callable[[dict[str, Any]], R],
+        features: Sequence[str] = (),
+    ) -> None:
+        """`features`: those that a record can have."""
         self._vfs, self.root, self._parse = vfs, root, parse
+        self._parse_state = partial(parse_state, features=features)
         self._own = join(root, OWN_DIRECTORY)
         self.directory = join(self._own, COMMITS_DIRECTORY)
 
@@ -94,7 +103,7 @@ class JobRecords(Generic[R]):
     def read(self, number: int) -> R | None:
         """Return a job's record, None if there is none or it is not kept any more."""
         path = self.path(number)
-        content = self._read(path, parse_state)
+        content = self._read(path, self._parse_state)
         try:
             return None if content is None else self._parse(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -256,7 +265,7 @@ class CommitRecords(JobRecords[CommitRecord]):
     """The records of a store of shards."""
 
     def __init__(self, vfs: Vfs, root: str) -> None:
-        super().__init__(vfs, root, CommitRecord.from_json)
+        super().__init__(vfs, root, CommitRecord.from_json, [BEHIND_FEATURE])
 
 
 class Horizon:

@@ -32,6 +32,8 @@ from tubestore.values import checked_whole
 #: Of a job's files of state, all of them.
 VERSION = 1
 JOB_ID_LENGTH_MAX = 200
+#: The feature of a record of which files go behind the last byte of others.
+BEHIND_FEATURE = "behind"
 #: The id of a job that is one of many in order: a name, and a number.
 NUMBERED = re.compile(r"(.*):(0|[1-9]\d{0,17})", re.DOTALL)
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -213,7 +215,10 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A staged pair and its place in its shard: absolute byte offsets."""
+    """A staged pair and its place in its shard: absolute byte offsets.
+
+    A file becomes a file of the shard, or its bytes go behind the last one of the live file.
+    """
 
     topic: str
     store_id: int
@@ -224,6 +229,9 @@ class PlacedFile:
     data_size: int
     first_time: int
     last_time: int
+    #: The starts of the files that it goes behind; None: it becomes a file.
+    index_behind: int | None = None
+    data_behind: int | None = None
 
     @property
     def index_size(self) -> int:
@@ -244,6 +252,8 @@ class Move:
     final: str
     start: int
     size: int
+    #: Where its bytes begin in the final file: 0 if they are all of it.
+    begins: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,19 +291,32 @@ class CommitRecord:
         staging = staging_directory(root, self.job_id)
         data, index = [], []
         for file in self.files:
-            shard = join(root, store_key(file.topic, file.store_id))
-            final = join(shard, segment_name(file.data_start, DATA_SUFFIX))
-            staged = join(staging, file.name)
-            data.append(Move(staged + DATA_SUFFIX, final, file.data_start, file.data_size))
-            final = join(shard, INDEX_DIRECTORY, segment_name(file.index_start, INDEX_SUFFIX))
-            index.append(Move(staged + INDEX_SUFFIX, final, file.index_start, file.index_size))
+            shard, staged = (
+                join(root, store_key(file.topic, file.store_id)),
+                join(staging, file.name),
+            )
+            start, first = file.data_start, file.data_behind
+            first = start if first is None else first
+            final = join(shard, segment_name(first, DATA_SUFFIX))
+            data.append(Move(staged + DATA_SUFFIX, final, start, file.data_size, start - first))
+            start, first = file.index_start, file.index_behind
+            first = start if first is None else first
+            final = join(shard, INDEX_DIRECTORY, segment_name(first, INDEX_SUFFIX))
+            index.append(Move(staged + INDEX_SUFFIX, final, start, file.index_size, start - first))
         return data, index
 
     def as_json(self) -> dict[str, Any]:
         """Return the object for the file."""
         content = {"version": VERSION, "features": [], **_fields_of(self)}
         content["batch"] = None if self.batch is None else asdict(self.batch)
-        return {**content, "files": [_fields_of(file) for file in self.files]}
+        files = [_fields_of(file) for file in self.files]
+        for file in files:
+            for name in ("index_behind", "data_behind"):
+                if file[name] is None:  # an earlier version reads the record then
+                    del file[name]
+                else:
+                    content["features"] = [BEHIND_FEATURE]
+        return {**content, "files": files}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> CommitRecord:

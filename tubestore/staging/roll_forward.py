@@ -5,6 +5,7 @@ Where each of its files can be:
 | found | done |
 | --- | --- |
 | staged, and its shard ends where it begins | renamed to its place |
+| staged, and its place behind the live file's last byte is free (`behind.py`) | copied there |
 | in its place, whole | nothing |
 | staged, and its shard ends elsewhere: something else has written there | the job cannot go on |
 | nowhere: it was removed, or the disk has lost what it had synced | the job cannot go on |
@@ -17,12 +18,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from os.path import dirname
 
 from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, parse_segment_name
+from tubestore.staging.behind import is_free, put_behind
 from tubestore.staging.commit_records import CommitRecords, JobRecords, R
 from tubestore.staging.job_files import CommitRecord, Move, staging_directory
 
@@ -61,9 +65,13 @@ def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[FilePlace]:
 def _place_of(vfs: Vfs, move: Move, end: int) -> FilePlace:
     there = _size_of(vfs, move.final)
     if _size_of(vfs, move.staged) != move.size:
-        gone = f"{move.staged} is gone" if there < move.size else None
+        gone = f"{move.staged} is gone" if there < move.begins + move.size else None
         return FilePlace(move, False, gone)
-    if there == move.size:  # it was copied, and not yet removed
+    if 0 < move.begins <= there:
+        free = there == move.begins or is_free(vfs, move.staged, move.final, move.begins, move.size)
+        text = f"another process has written behind {move.start}, in {move.final}"
+        return FilePlace(move, True, None if free else text)
+    if not move.begins and there == move.size:  # it was copied, and not yet removed
         return FilePlace(move, True)
     text = f"{dirname(move.final)} ends at {end} and it goes on at {move.start}"
     return FilePlace(move, True, None if end == move.start else text)
@@ -110,9 +118,13 @@ def move_staged(vfs: Vfs, root: str, record: CommitRecord, places: list[FilePlac
             vfs.make_directories(directory)
     for directory in sorted({dirname(directory) for directory in directories}):
         vfs.sync_directory(directory)
-    for place in places:
-        if place.is_staged:
-            _move(vfs, place.move)
+    staged = (place.move for place in places if place.is_staged)
+    for final, moves in groupby(staged, attrgetter("final")):
+        first, *more = moves
+        if first.begins:
+            put_behind(vfs, final, ((m.staged, m.begins, m.size) for m in (first, *more)))
+        else:
+            _move(vfs, first)
     for directory in sorted(directories):
         vfs.sync_directory(directory)
     if vfs.exists(staging := staging_directory(root, record.job_id)):

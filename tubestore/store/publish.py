@@ -17,8 +17,11 @@ What is guaranteed:
 
 The steps, with what a crash after each leaves, are those of every job
 (`tubestore.staging.publisher`). Here the buffers of the shards concerned are written and synced
-first, and pairs that were not staged for their place are rewritten (`staging/placing.py`). After a
-failure behind the record the shards concerned refuse appends until the store is opened again.
+first, and pairs that were not staged for their place are rewritten (`staging/placing.py`). What a
+small job has for a shard goes behind the last byte of the live files, while it fits: the batches of
+a stream would leave a pair of files each. Other files come by a rename, and seal what is before
+them. After a failure behind the record the shards concerned refuse appends until the store is
+opened again.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage
 from tubestore.options import TopicOptions
+from tubestore.segments.segment_list import Adopted
 from tubestore.shard.message_store import MessageStore
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import (
@@ -169,8 +173,26 @@ class _ShardsJob:
             for key, shard in sorted(self.shards.items()):
                 ends[key] = shard.hold()
                 held.callback(shard.let_go)
-            self.placed = _place(self.files, ends)
+            self.placed = self._behind(_place(self.files, ends))
             yield
+
+    def _behind(self, placed: tuple[PlacedFile, ...]) -> tuple[PlacedFile, ...]:
+        """Choose the streams of which the live file takes the job's part."""
+        index, data = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+        for file in placed:
+            index[file.shard] += file.index_size
+            data[file.shard] += file.data_size
+        into = {
+            key: (
+                shard.files.index.live_start_for(index[key]),
+                shard.files.data.live_start_for(data[key]),
+            )
+            for key, shard in self.shards.items()
+        }
+        return tuple(
+            replace(file, index_behind=into[file.shard][0], data_behind=into[file.shard][1])
+            for file in placed
+        )
 
     def _open_shards(self) -> Shards:
         """Return the shards of staged files, opened for writing; `create` makes their topics."""
@@ -201,16 +223,18 @@ class _ShardsJob:
         return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch, self.content)
 
     def roll_forward(self, record: CommitRecord) -> None:
-        """Rename the files behind the ends of their shards."""
+        """Bring the files behind the ends of their shards."""
         roll_forward(self.context.vfs, self.context.root, record)
 
     def adopt(self, record: CommitRecord) -> None:
-        """Give the open shards their new files, and show them to all readers at one moment."""
-        index: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
-        data: dict[tuple[str, int], list[tuple[int, int]]] = {key: [] for key in self.shards}
+        """Give the open shards what is new, and show it to all readers at one moment."""
+        index: dict[tuple[str, int], list[Adopted]] = {key: [] for key in self.shards}
+        data: dict[tuple[str, int], list[Adopted]] = {key: [] for key in self.shards}
         for file in record.files:
-            index[file.shard].append((file.index_start, file.index_size))
-            data[file.shard].append((file.data_start, file.data_size))
+            is_behind = file.index_behind is not None
+            index[file.shard].append(Adopted(file.index_start, file.index_size, is_behind))
+            is_behind = file.data_behind is not None
+            data[file.shard].append(Adopted(file.data_start, file.data_size, is_behind))
         for key, shard in self.shards.items():
             shard.adopt(index[key], data[key])
         with self.opener.showing:

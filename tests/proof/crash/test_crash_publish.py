@@ -73,6 +73,10 @@ def stage(vfs: MemoryVfs, clock: ManualClock, job: str, attempt: str) -> list[St
     return staged
 
 
+#: In files of this size the jobs go behind the last byte of the live files.
+ROOMY = {"segment_size_bytes": 1 << 16, "index_segment_size_bytes": 1 << 14}
+
+
 def recorded_run() -> tuple[Journal, int]:
     """Appends, a job, appends, a job, appends, and the end of the process; all marked."""
     clock = ManualClock()
@@ -149,6 +153,50 @@ def look(state: CrashState, now_ms: int, attempt: str) -> Journal:
 @pytest.mark.sample
 def test_a_job_is_there_once_or_not_at_all_after_every_call() -> None:
     assert explore_publishing("publish", recorded_run, look, 3) > 200
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ROOMY.items():
+        monkeypatch.setitem(SETTINGS, name, value)
+
+
+@pytest.mark.sample
+@pytest.mark.usefixtures("roomy")
+def test_a_job_behind_live_files_is_there_once_or_not_at_all_after_every_call() -> None:
+    journal, now_ms = recorded_run()
+    moved = [c.target for c in journal.calls if c.kind == "rename" and "/staging/" in c.path]
+    assert all("/a-1/" in path for path in moved), "the others have a live file"
+    assert explore_publishing("behind", lambda: (journal, now_ms), look, 3) > 200
+
+
+def unsynced_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = roll_forward.put_behind
+    monkeypatch.setattr(roll_forward, "put_behind", lambda vfs, *rest: put(LyingVfs(vfs), *rest))
+
+
+def copies_that_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renaming(vfs: Any, final: str, pieces: Any) -> None:
+        """Copy nothing that the file is long enough for."""
+        file = vfs.open(final)
+        for staged, begins, size in pieces:
+            if file.size() < begins + size:
+                file.pwrite(vfs.read_file(staged), begins)
+                file.sync()
+            vfs.remove(staged)
+
+    monkeypatch.setattr(roll_forward, "put_behind", renaming)
+
+
+@pytest.mark.gate
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize("plant", [unsynced_copies, copies_that_are_not_compared])
+def test_a_bug_in_copying_behind_live_files_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        find_planted(recorded_run, look)
 
 
 #: Two pairs for a shard, and where they are expected to stand: the one behind the other.

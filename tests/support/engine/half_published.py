@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.publishing import CLOCK, ROOT, open_store, some, stage
+from tests.support.publishing import CLOCK, ROOT, SMALL, open_store, some, stage
 from tubestore.errors import StoreFailed
 from tubestore.offline.check import Finding, check
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -20,7 +20,7 @@ def half_published(renames: int) -> MemoryVfs:
     """A store in which a job of many files stopped after some of its renames."""
     vfs = MemoryVfs(CLOCK)
     faulty = FaultyVfs(vfs)
-    store = open_store(faulty)
+    store = open_store(faulty, **SMALL)  # of such files a job is no small part
     store.create_topic("a", partitions=3, stores=3)
     store["a"].append(b"before", partition=0)
     store["a"].flush()
