@@ -17,7 +17,7 @@ WINDOW_BYTES = 1 << 20
 
 
 def is_free(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> bool:
-    """Return whether the place of staged bytes in a file has only zeros, and bytes of theirs.
+    """Return whether the place of staged bytes has only zeros, and bytes that are staged.
 
     A file may have been made longer ahead, and an interrupted copy leaves some of its sectors.
     Other bytes come from another process.
