@@ -350,8 +350,11 @@ def local_path(path: str | None) -> str:
         )
     if path.startswith("file:"):
         return re.sub("^file:(//)?", "", path)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
-        raise InvalidOption("path", f"{path}: only a directory that every node can see")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
+        text = (
+            "only a directory that every node can see; copy a store out of an object storage first"
+        )
+        raise InvalidOption("path", f"{path}: {text}")
     return path
 
 

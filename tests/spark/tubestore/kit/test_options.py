@@ -84,6 +84,7 @@ def test_a_path_may_be_a_file_url(path: str) -> None:
         ({"nonsense": "1"}, "option nonsense: not known; there are path, schema"),
         ({"paths": '["a","b"]'}, "one path, not several"),
         ({"path": "s3a://bucket/s"}, "only a directory that every node can see"),
+        ({"path": "dbfs:/mnt/s"}, "dbfs:/mnt/s: only a directory that every node can see; copy"),
         ({"subscribe": "a", "subscribePattern": "b"}, "not together with subscribe"),
         ({"assign": '{"a":[0]}', "partitions": "0"}, "option partitions: not together with assign"),
         ({"keyCodes": "1", "filterItems": "a"}, "option keyCodes: not together with filterItems"),
