@@ -152,7 +152,8 @@ class Load:
         for file in record.files:
             key, end = store_key(*file.shard), file.index_start + file.index_size
             offsets[key] = offsets.get(key, (file.index_start, 0))[0], end
-        files = tuple(move.final for move in record.moves(self.path)[0])
+        # Several pieces may have gone behind the last byte of one file.
+        files = tuple(dict.fromkeys(move.final for move in record.moves(self.path)[0]))
         return Written(job_id, replayed, record.rows, files, offsets)
 
     def abort(self, job_id: str) -> None:

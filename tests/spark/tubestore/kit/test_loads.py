@@ -64,6 +64,17 @@ def test_a_job_is_there_once_however_often_it_is_run(tmp_path: Path) -> None:
     assert not load_of(tmp_path, batch(0, 1).schema).is_published("k")
 
 
+def test_the_result_of_a_small_job_names_the_file_that_its_pieces_went_behind_once(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, [batch(0, 10)])
+    run(tmp_path, [batch(10, 5), batch(15, 5)], "k")
+    written = load_of(tmp_path, batch(0, 1).schema).written("k", replayed=False)
+    (file,) = tmp_path.glob("logs-0/*.tube")
+    assert written.files == (str(file),)
+    assert written.offsets == {"logs-0": (10 * 28, 20 * 28)}
+
+
 def run_batch(root: Path, batches: list[pa.RecordBatch], job_id: str, query: str = "q") -> Any:
     """Do what Spark does with a micro-batch: as `run`, by the query's name."""
     load = load_of(root, batches[0].schema)
