@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -212,13 +213,12 @@ class _ArrowRows:
 
     def to_pandas(self) -> Any:
         """Return all rows as a pandas DataFrame."""
+        _need("pandas", "to_pandas")
         return self.table.to_pandas()
 
     def to_polars(self) -> Any:
         """Return all rows as a Polars DataFrame."""
-        import polars
-
-        return polars.from_arrow(self.table)
+        return _need("polars", "to_polars").from_arrow(self.table)
 
     def _repr_html_(self) -> str:
         """Return the first rows as a notebook shows them."""
@@ -256,6 +256,15 @@ def _shown(value: Any) -> str:
     elif isinstance(value, list):  # a map
         value = ", ".join(f"{key}={text}" for key, text in value)
     return "" if value is None else str(value)
+
+
+def _need(library: str, call: str) -> Any:
+    """Return a library that is no requirement of this package; ModuleNotFoundError has the cure."""
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        text = f"{call} needs {library}: pip install {library}"
+        raise ModuleNotFoundError(text, name=error.name) from None
 
 
 class Page(_IndexedRows):

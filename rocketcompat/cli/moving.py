@@ -80,13 +80,15 @@ def export(
 ) -> None:
     """Write messages to a file. It can be edited and imported again.
 
-    With --text the bodies in .jsonl are readable, where they are UTF-8.
+    With --text the bodies in .jsonl are readable, where they are UTF-8. What cannot be read of the
+    log is left out: exit code 1.
     """
     kind = Format(_format_of(out))
     directory = given.directory()
     from rocketcompat.transfer.exchange import export_tables
 
-    tables = export_tables(directory, given.selection())
+    damaged: list[Any] = []
+    tables = export_tables(directory, given.selection(), damaged.append)
     shown = given.output
     with printing(out, kind, shown.int64, None, shown.summary, shown.text) as output:
         if kind in (Format.ARROW, Format.PARQUET):
@@ -94,6 +96,10 @@ def export(
         else:
             rows = (row for table in tables for row in table.to_pylist(maps_as_pydicts="strict"))
             emit_rows(rows, EXPORT_COLUMNS, output)
+    if damaged:
+        left_out = f"left out: damaged regions of the log: {len(damaged)}"
+        note(f"{left_out}; `rocketcompat check` lists them")
+        raise Leave(EXIT_FINDINGS)
 
 
 @store_command(limit=False)

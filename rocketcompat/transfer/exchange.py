@@ -20,7 +20,7 @@ messages out of an export.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 import rocketcompat
 from rocketcompat.commitlog.copy import LogWriter
-from rocketcompat.commitlog.walk import Gap
+from rocketcompat.commitlog.walk import ENDS, Gap
 from rocketcompat.formats import (
     GIVEN_COLUMNS,
     NAME_VALUE_SEPARATOR,
@@ -76,13 +76,21 @@ _DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def export_tables(directory: StoreDirectory, wanted: Selection) -> Iterator[pa.Table]:
-    """Yield the wanted sound records as tables of `SCHEMA`; damage is left out."""
+def export_tables(
+    directory: StoreDirectory, wanted: Selection, left_out: Callable[[Gap], object] = lambda _: None
+) -> Iterator[pa.Table]:
+    """Yield the wanted sound records as tables of `SCHEMA`.
+
+    Damage goes to `left_out`: which topics it had is not known.
+    """
     for piece in directory.scan_log(wanted.start, wanted.end, since=wanted.begin):
-        if not isinstance(piece, Gap):
-            found = wanted.of(piece)
-            if len(found):
-                yield table_of(found).append_column(SCHEMA.field(TEXT_COLUMN), _texts(found))
+        if isinstance(piece, Gap):
+            if piece.state not in ENDS:
+                left_out(piece)
+            continue
+        found = wanted.of(piece)
+        if len(found):
+            yield table_of(found).append_column(SCHEMA.field(TEXT_COLUMN), _texts(found))
 
 
 def _texts(records: RecordColumns) -> pa.Array:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import tubestore
 from tubestore.messages import (
     MESSAGE_SCHEMA,
     FoundInShard,
@@ -19,6 +21,7 @@ from tubestore.messages import (
     warn_of_old_columns,
 )
 from tubestore.store.manager import MessageStoreManager
+from tubestore.testing import MemoryVfs
 
 COLUMNS = ("partition", "offset", "body")
 
@@ -150,3 +153,15 @@ def test_the_time_of_a_message_is_a_datetime_as_the_column_of_its_name() -> None
 def test_an_answer_of_a_batch_prints_short(store: MessageStoreManager) -> None:
     acks = store.create_topic("t").append_batch({"body": [b"x"] * 1000})
     assert repr(acks) == "BatchAck(1000 messages, durability='page_cache')"
+
+
+@pytest.mark.parametrize(("call", "library"), [("to_pandas", "pandas"), ("to_polars", "polars")])
+def test_a_library_that_is_missing_is_named_with_what_installs_it(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch, call: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        topic = store.create_topic("t")
+        page = topic.read(topic.append(b"x").partition)
+        with pytest.raises(ModuleNotFoundError, match=f"{call} needs {library}: pip install"):
+            getattr(page, call)()

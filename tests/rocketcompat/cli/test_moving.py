@@ -50,6 +50,18 @@ def test_a_body_is_mended_by_hand_without_base64(
     assert [message.body for message in read.messages] == [b"blau", b"\xff"]
 
 
+def test_an_export_reports_the_damage_that_it_left_out(
+    store: Path, command: Command, tmp_path: Path
+) -> None:
+    (log,) = sorted((store / "commitlog").iterdir())[:1]
+    data = bytearray(log.read_bytes())
+    data[4:8] = b"\xff" * 4  # the first record's kind
+    log.write_bytes(data)
+    done = command("export", store, "--out", tmp_path / "all.jsonl", "--text")
+    assert (done.code, len((tmp_path / "all.jsonl").read_text().splitlines())) == (1, 1)
+    assert "left out: damaged regions of the log: 1; `rocketcompat check` lists them" in done.err
+
+
 def test_a_text_beside_a_body_is_refused_with_its_line(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "both.jsonl"
     file.write_text('{"topic": "t", "text": "a"}\n{"topic": "t", "text": "a", "body": "YQ=="}\n')
