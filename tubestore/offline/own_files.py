@@ -223,6 +223,7 @@ def missing_shards(
     shards: Iterable[ShardFiles],
     topic: str | None = None,
     store_id: int | None = None,
+    wanted: Callable[[str, int], bool] = lambda _topic, _store_id: True,
 ) -> list[str]:
     """Return the directories that shards with a record had, or those asked for, and that are gone.
 
@@ -234,6 +235,8 @@ def missing_shards(
     for key in sorted(read_bounds(vfs, root).keys() - there):
         parsed = parse_store_key(key)
         if parsed is None or topic not in (None, parsed[0]) or store_id not in (None, parsed[1]):
+            continue
+        if not wanted(*parsed):
             continue
         if not vfs.entries(join(root, key)):
             found.append(key)

@@ -7,7 +7,7 @@ and writes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from os.path import basename
@@ -95,12 +95,17 @@ def find_shards(
     topic: str | None = None,
     store_id: int | None = None,
     with_pending: bool = False,
+    wanted: Callable[[str, int], bool] = lambda _topic, _store_id: True,
 ) -> list[ShardFiles]:
     """List the shards of a store by topic and store id, or those asked for.
 
     A job that is half published is left out; `with_pending` lists it as it will be when it
     is finished. NotAStore if the directory is missing, or certainly is something else.
     """
+
+    def asked(key: tuple[str, int]) -> bool:
+        return topic in (None, key[0]) and store_id in (None, key[1]) and wanted(*key)
+
     vfs = vfs or OsVfs()
     check_root(root, vfs)
     shards: list[ShardFiles] = []
@@ -109,10 +114,10 @@ def find_shards(
         keys = set(job.added) if with_pending else set()
         for name, is_directory, _ in vfs.entries(root):
             key = parse_store_key(name) if is_directory else None
-            if key and is_shard(vfs, join(root, name)):
+            if key and asked(key) and is_shard(vfs, join(root, name)):
                 keys.add(key)
-        wanted = (k for k in sorted(keys) if topic in (None, k[0]) and store_id in (None, k[1]))
-        shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in wanted]
+        chosen = filter(asked, sorted(keys))
+        shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in chosen]
         if job.is_still_so():
             break
     return shards

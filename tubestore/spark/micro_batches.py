@@ -136,10 +136,12 @@ class MicroBatches:
         found, root = {}, self.options.path
         horizon = Horizon(self._vfs, root)
         self._journal.refresh()
-        for listed in choose_shards(self._vfs, self.options, self._journal, known):
+        shards = choose_shards(self._vfs, self.options, self._journal, known, self._seen)
+        hidden_parts = horizon.of_all()
+        for listed in shards:
             key = store_key(listed.topic, listed.store_id)
             before, parts = self._seen.get(key), self._journal.of(key)
-            hidden = horizon.limits(listed.topic, listed.store_id)
+            hidden = hidden_parts.limits(listed.topic, listed.store_id)
             same = before is not None and before.listed == listed and before.parts is parts
             if before is not None and same and before.hidden == hidden:
                 found[key] = before
@@ -147,7 +149,7 @@ class MicroBatches:
             shard = with_journal(self._vfs, root, listed, parts)
             index = ShardIndex(self._vfs, shard)
             try:
-                found[key] = ShardNow(shard, *index.bounds(horizon), hidden, listed, parts)
+                found[key] = ShardNow(shard, *index.bounds(hidden_parts), hidden, listed, parts)
             finally:
                 index.close()
         self._seen = found

@@ -17,7 +17,15 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os.path import basename
@@ -44,11 +52,17 @@ from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import JOURNAL_FILE, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
 from tubestore.record.state_files import parse_identity
-from tubestore.segments.listing import ShardFiles, StoredFile, files_before, find_shards
+from tubestore.segments.listing import (
+    ShardFiles,
+    StoredFile,
+    files_before,
+    find_shards,
+    is_shard,
+)
 from tubestore.segments.lost_files import missing_directory
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
 from tubestore.spark.kit.pushdown import Bound
-from tubestore.staging.commit_records import Horizon
+from tubestore.staging.commit_records import HiddenParts, Horizon
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topics import saved_settings
 from tubestore.values import moment_text
@@ -147,6 +161,8 @@ class ShardIndex:
         self.data_start = shard.data[0].start if shard.data else 0
         self.data_end = shard.data[-1].end if shard.data else 0
         self._open: tuple[str, Any] | None = None
+        #: What was read last: of which file, from which row on. Of a small shard it is all.
+        self._kept: tuple[str, int, np.ndarray[Any, Any]] = ("", 0, entries_in(b""))
 
     def read(self, file: StoredFile, first: int, count: int) -> np.ndarray[Any, Any]:
         """Return some entries of an index file by their place in it."""
@@ -154,21 +170,24 @@ class ShardIndex:
             return entries_in(file.content[first * ENTRY_SIZE : (first + count) * ENTRY_SIZE])
         if self._open is None or self._open[0] != file.path:
             self._open = (file.path, self._vfs.open(file.path, writable=False))
-        raw = self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE)
-        return entries_in(raw)
+        path, begin, entries = self._kept
+        if path != file.path or first < begin or first + count > begin + len(entries):
+            raw = self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE)
+            path, begin, entries = self._kept = file.path, first, entries_in(raw)
+        return entries[first - begin : first - begin + count]
 
     def data_offset(self, file: StoredFile, row: int) -> int:
         """Return the place of one entry's record; the end if it is gone."""
         entries = self.read(file, row, 1)
         return int(entries["data_offset"][0]) if len(entries) else self.data_end
 
-    def bounds(self, horizon: Horizon) -> tuple[int, int]:
+    def bounds(self, hidden: HiddenParts) -> tuple[int, int]:
         """Return the offsets [first, end) of what is kept, whole, and of finished jobs.
 
-        The horizon was made before the files were listed.
+        The horizon of `hidden` was made before the files were listed.
         """
         first, end = self._kept_and_whole()
-        limits = horizon.limits(self.shard.topic, self.shard.store_id)
+        limits = hidden.limits(self.shard.topic, self.shard.store_id)
         if limits is not None:
             end = min(end, limits[0])
         return min(first, end), end
@@ -321,19 +340,24 @@ def journal_of(vfs: Vfs, root: str, note: Callable[[str], None] | None = None) -
 
 
 def list_shards(
-    root: str, vfs: Vfs, journal: JournalOverlay, *, with_pending: bool = False
+    root: str,
+    vfs: Vfs,
+    journal: JournalOverlay,
+    *,
+    with_pending: bool = False,
+    wanted: Callable[[str, int], bool] = lambda _topic, _store_id: True,
 ) -> list[ShardFiles]:
     """List the shards of a store, also those that have messages in the journal and no file yet.
 
     The journal is read before the files are listed: what leaves it meanwhile is in the files.
     """
     named = journal.shards()
-    found = find_shards(root, vfs, with_pending=with_pending)
+    found = find_shards(root, vfs, with_pending=with_pending, wanted=wanted)
     known = {(shard.topic, shard.store_id) for shard in found}
     topics = saved_settings(StoreDirectory(vfs, root, "r")) if named else {}
     for name in named:
         key = parse_store_key(name)
-        if key is not None and key not in known and key[0] in topics:
+        if key is not None and key not in known and key[0] in topics and wanted(*key):
             found.append(ShardFiles(*key, join(root, name), (), ()))
     return sorted(found, key=lambda shard: (shard.topic, shard.store_id))
 
@@ -444,10 +468,10 @@ def _of_topic(given: int | Offsets, topic: str) -> Mapping[int, int]:
 
 
 def _wanted_portions(
-    index: ShardIndex, horizon: Horizon, options: ReadOptions, max_bytes: int
+    index: ShardIndex, hidden: HiddenParts, options: ReadOptions, max_bytes: int
 ) -> Iterator[Portion]:
     """Cut what the options want of one shard."""
-    low, end = index.bounds(horizon)
+    low, end = index.bounds(hidden)
     options = with_offsets(index, low, end, options)
     limits, others = shard_limits(index.shard, low, end, options)
     if not others:
@@ -481,11 +505,12 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
         total = sum(f.size for s in shards for f in (*s.index, *s.data))
         max_bytes = max(1, min(max_bytes, -(-total // options.min_partitions)))
     found: list[Portion] = []
+    hidden = horizon.of_all()
     for shard in shards:
         check_files(shard, options, log.warning)
         index = ShardIndex(vfs, shard)
         try:
-            found += _wanted_portions(index, horizon, options, max_bytes)
+            found += _wanted_portions(index, hidden, options, max_bytes)
         finally:
             index.close()
     return Plan(options.path, tuple(pack(found, max_bytes)))
@@ -496,31 +521,49 @@ def choose_shards(
     options: ReadOptions,
     journal: JournalOverlay | None = None,
     known: Container[str] = (),
+    seen: Collection[str] = (),
 ) -> list[ShardFiles]:
     """List the shards that the options name; UnknownTopic, InvalidOption for what is not there.
 
     NotAStore for a wanted shard without its directory, unless it is one of the `known` store
-    keys, which the caller looks for itself, or `failOnDataLoss` is off.
+    keys, which the caller looks for itself, or `failOnDataLoss` is off. If just the shards `seen`
+    are there, names are not checked again.
     """
+
+    def wanted(topic: str, store_id: int) -> bool:
+        if not options.wants_topic(topic):
+            return False
+        ids = options.partitions_of(topic)
+        return ids is None or any(i // PARTITIONS_PER_STORE == store_id for i in ids)
+
     # Without a journal nothing is read of it but names: its damage is refused where rows are.
-    found = list_shards(options.path, vfs, journal or JournalOverlay(vfs, options.path))
+    overlay = journal or JournalOverlay(vfs, options.path)
+    found = list_shards(options.path, vfs, overlay, wanted=wanted)
+    if seen and len(seen) == len(found) and {basename(s.directory) for s in found} == set(seen):
+        return found
     settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
-    stores: dict[str, set[int]] = {topic: set() for topic in settings}
-    for shard in found:
-        stores.setdefault(shard.topic, set()).add(shard.store_id)
+    stores = _stores_of(vfs, options.path, settings)
     if not stores and not vfs.exists(join(options.path, OWN_DIRECTORY)):
         raise NotAStore(options.path, "there is no store in this directory, and no shard")
     _check_names(options, settings, stores)
-    for directory in missing_shards(vfs, options.path, found):
-        key = parse_store_key(basename(directory))
-        if key is None or store_key(*key) in known:
+    for directory in missing_shards(vfs, options.path, found, wanted=wanted):
+        if basename(directory) in known:
             continue
-        if _is_wanted(ShardFiles(*key, directory, (), ()), options):
-            lost = NotAStore(directory, missing_directory(directory).reason)
-            if options.fail_on_data_loss:
-                raise lost
-            log.warning(str(lost))
-    return [shard for shard in found if _is_wanted(shard, options)]
+        lost = NotAStore(directory, missing_directory(directory).reason)
+        if options.fail_on_data_loss:
+            raise lost
+        log.warning(str(lost))
+    return found
+
+
+def _stores_of(vfs: Vfs, root: str, settings: Iterable[str]) -> dict[str, set[int]]:
+    """Return the ids of the shards of each topic, by the names of their directories."""
+    found: dict[str, set[int]] = {topic: set() for topic in settings}
+    for name, is_directory, _ in vfs.entries(root):
+        key = parse_store_key(name) if is_directory else None
+        if key is not None and (key[0] in found or is_shard(vfs, join(root, name))):
+            found.setdefault(key[0], set()).add(key[1])
+    return found
 
 
 def _check_names(
@@ -562,13 +605,6 @@ def _check_names(
 def _refuse_partition(option: str, topic: str, partitions: Iterable[int]) -> None:
     for partition in partitions:
         raise InvalidOption(option, f"{topic} has no partition {partition}")
-
-
-def _is_wanted(shard: ShardFiles, options: ReadOptions) -> bool:
-    if not options.wants_topic(shard.topic):
-        return False
-    ids = options.partitions_of(shard.topic)
-    return ids is None or any(i // PARTITIONS_PER_STORE == shard.store_id for i in ids)
 
 
 def check_files(shard: ShardFiles, options: ReadOptions, note: Callable[[str], None]) -> None:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -268,6 +269,17 @@ class CommitRecords(JobRecords[CommitRecord]):
         super().__init__(vfs, root, CommitRecord.from_json, [BEHIND_FEATURE])
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenParts:
+    """Where what a reader must not show begins: index and data offsets by topic and store id."""
+
+    starts: Mapping[tuple[str, int], tuple[int, int]]
+
+    def limits(self, topic: str, store_id: int) -> tuple[int, int] | None:
+        """Return the offsets at which what is hidden of a shard begins, None if nothing is."""
+        return self.starts.get((topic, store_id))
+
+
 class Horizon:
     """The published jobs that one reader sees: those finished when it was made, and no other.
 
@@ -298,6 +310,17 @@ class Horizon:
                 return limits[topic, store_id]
             number += 1
         return None
+
+    def of_all(self) -> HiddenParts:
+        """Return `limits` of all shards at once. To be called after all of them were listed."""
+        number = self._finished + 1
+        if self._limits_of(number) is None:
+            number = max(number, self._records.finished() + 1)
+        found: HiddenParts = HiddenParts({})
+        while (limits := self._limits_of(number)) is not None:
+            found = HiddenParts({**limits, **found.starts})
+            number += 1
+        return found
 
     def _limits_of(self, number: int) -> dict[tuple[str, int], tuple[int, int]] | None:
         if number not in self._limits:

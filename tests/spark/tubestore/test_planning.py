@@ -18,6 +18,7 @@ from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
 from tubestore.record.layouts import key_code_of
 from tubestore.spark.kit.options import ReadOptions
+from tubestore.spark.micro_batches import MicroBatches
 from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
 
@@ -161,6 +162,37 @@ def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
     assert read_plan(made) == [
         row for row in rows if row["partition"] != 1 or start <= row["offset"] < end
     ]
+
+
+class NotingVfs(MemoryVfs):
+    """Notes the directories that are listed and the files that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def entries(self, directory: str) -> list[tuple[str, bool, int]]:
+        self.noted.append(directory)
+        return super().entries(directory)
+
+    def read_file(self, path: str) -> bytes:
+        self.noted.append(path)
+        return super().read_file(path)
+
+
+def test_one_subscribed_topic_lists_no_others_and_a_trigger_checks_no_names_again() -> None:
+    vfs = NotingVfs()
+    write_store("/s", {f"t{n}": 20 for n in range(5)}, vfs=vfs)
+    vfs.noted.clear()
+    assert sum(s.rows for s in planned("/s", vfs, subscribe="t3").splits) == 20
+    assert {path.split("/")[2] for path in vfs.noted if path.startswith("/s/t")} == {"t3-0"}
+    batches = MicroBatches(ReadOptions.parse({"path": "/s", "subscribe": "t3"}, stream=True), vfs)
+    start = batches.initial()
+    vfs.noted.clear()
+    batches.latest(start)
+    assert "/s/.tubestore/topics.json" not in vfs.noted
+    assert {path.split("/")[2] for path in vfs.noted if path.startswith("/s/t")} == {"t3-0"}
+    batches.close()
 
 
 def test_times_bound_their_partitions_and_no_others(root: Path) -> None:

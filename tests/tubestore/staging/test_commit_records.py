@@ -92,7 +92,10 @@ def test_a_reader_sees_the_jobs_that_were_finished_when_it_came(records: CommitR
     records.finish(record(2, start=560))
     publish(records, record(3, start=1120))
     assert first.limits("t", 0) == second.limits("t", 0) == (560, 2240)
+    assert first.of_all().limits("t", 0) == second.of_all().limits("t", 0) == (560, 2240)
+    assert first.of_all().limits("t", 1) is None
     assert Horizon(records._vfs, "/store").limits("t", 0) is None
+    assert Horizon(records._vfs, "/store").of_all().limits("t", 0) is None
 
 
 def test_a_reader_that_slept_through_many_jobs_sees_those_whose_records_are_gone(
@@ -102,6 +105,7 @@ def test_a_reader_that_slept_through_many_jobs_sees_those_whose_records_are_gone
     for number in range(1, RECORDS_KEPT + 3):
         publish(records, record(number))
     assert sleeper.limits("t", 0) is None
+    assert sleeper.of_all().limits("t", 0) is None
 
 
 @pytest.mark.parametrize("content", ['{"version": 1}', '{"version": 1, "finished": "1"}',
