@@ -68,7 +68,7 @@ def position_of(progress: Any, root: str) -> Position:
     for source in _get(progress, "sources"):
         offset = _get(source, "endOffset") or _get(source, "startOffset")
         found = json.loads(offset) if isinstance(offset, str) else offset
-        if isinstance(found, Mapping) and "shards" in found:
+        if isinstance(found, Mapping) and not found.keys().isdisjoint(("shards", "packed")):
             return Position.of_json(found, root)
     return Position(None, {})
 

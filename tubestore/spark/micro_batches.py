@@ -5,6 +5,13 @@ the same for ever and in no other store. Files never appear in it, since they ro
 
     {"v": 1, "store": "<uuid>", "shards": {"<topic>-<store id>": <index offset>, …}}
 
+Of more than 256 shards the offsets are packed; each position is complete in itself:
+
+    {"v": 2, "store": …, "packed": {"count": <shards>, "unit": <bytes>, "text": "<base 85>"}}
+
+The text is that of the offsets in units (int64, the lowest bytes of all first) and the names, a
+line each, compressed as XZ.
+
 Shards that a position does not name begin at the earliest: topics appear while a query runs.
 Limits are shared fairly: no shard gets less than an equal share while it has messages.
 
@@ -13,6 +20,8 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
+import base64
+import lzma
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,7 +55,9 @@ from tubestore.spark.planning import (
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
 
-VERSION = 1
+VERSION, PACKED_VERSION = 1, 2
+#: So many shards have their offsets as JSON.
+_PLAIN_SHARDS = 256
 #: Portions smaller than this share a split: a task costs some 30 ms.
 PACK_BYTES = 4 << 20
 
@@ -64,6 +75,8 @@ class Position:
     def as_json(self) -> dict[str, Any]:
         """Return the object that Spark keeps in its checkpoint."""
         found: dict[str, Any] = {"v": VERSION, "store": self.store, "shards": dict(self.shards)}
+        if len(self.shards) > _PLAIN_SHARDS:
+            found = {"v": PACKED_VERSION, "store": self.store, "packed": _packed(self.shards)}
         ahead = {
             key: {str(p): o for p, o in places.items() if o > self.shards.get(key, 0)}
             for key, places in self.starts.items()
@@ -76,16 +89,34 @@ class Position:
     def of_json(cls, found: Mapping[str, Any], root: str) -> Position:
         """Read a position; NotAStore if it is not one of this version."""
         try:
-            if found["v"] != VERSION:
+            if found["v"] not in (VERSION, PACKED_VERSION):
                 raise ValueError(f"version {found['v']}")
+            given = _unpacked(found["packed"]) if found["v"] == PACKED_VERSION else found["shards"]
             starts = {
                 str(key): {int(p): int(o) for p, o in places.items()}
                 for key, places in found.get("starts", {}).items()
             }
-            shards = {str(key): int(offset) for key, offset in found["shards"].items()}
+            shards = {str(key): int(offset) for key, offset in given.items()}
             return cls(found["store"], shards, starts)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, lzma.LZMAError) as error:
             raise NotAStore(root, f"no position of a stream over a store: {error!r}") from None
+
+
+def _packed(shards: Mapping[str, int]) -> dict[str, Any]:
+    names = sorted(shards)
+    offsets = np.array([shards[name] for name in names], "<i8")
+    unit = 1 if (offsets % ENTRY_SIZE).any() else ENTRY_SIZE
+    planes = (offsets // unit).view(np.uint8).reshape(-1, 8).T.tobytes()
+    content = lzma.compress(planes + "\n".join(names).encode(), preset=0)
+    return {"count": len(names), "unit": unit, "text": base64.b85encode(content).decode()}
+
+
+def _unpacked(found: Mapping[str, Any]) -> dict[str, int]:
+    content = lzma.decompress(base64.b85decode(found["text"]))
+    size = 8 * int(found["count"])
+    planes = np.frombuffer(content, np.uint8, size).reshape(8, -1)
+    offsets = planes.T.copy().view("<i8")[:, 0] * int(found["unit"])
+    return dict(zip(content[size:].decode().split("\n"), offsets.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tubestore.clock import ManualClock
 from tubestore.errors import DataLoss, InvalidMessage, NotAStore, OffsetOutOfRange
 from tubestore.spark import commit
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.lag import lag_behind
+from tubestore.spark.lag import lag_behind, position_of
 from tubestore.spark.micro_batches import MicroBatches, Position
 from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
@@ -263,6 +264,28 @@ def test_small_portions_share_a_task_and_large_ones_are_cut(root: Path) -> None:
     assert len(batches.plan(batches.initial(), batches.end()).splits) == 1
     batches = stream(root, maxSplitBytes="20000")
     assert len(batches.plan(batches.initial(), batches.end()).splits) > 5
+
+
+def test_the_position_of_many_shards_is_packed_and_complete_in_itself() -> None:
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    shards = {f"orders-{n:05d}-{n % 3}": 28 * rng.randrange(20_000_000) for n in range(10_000)}
+    for kept in (shards, {**shards, "odd-0": 5}, {f"ä{n}-0": n << 40 for n in range(257)}):
+        position = Position("uuid", kept, {"odd-0": {1: 33}})
+        text = json.dumps(position.as_json())
+        assert Position.of_json(json.loads(text), "/s") == position, f"seed {seed}"
+        assert json.dumps(Position.of_json(json.loads(text), "/s").as_json()) == text
+    assert len(json.dumps(Position("uuid", shards).as_json())) < 60_000
+    assert position_of({"sources": [{"endOffset": text}]}, "/s") == position
+    plain = Position("uuid", {f"t{n}-0": n for n in range(256)})
+    assert plain.as_json()["shards"] == plain.shards
+
+
+@pytest.mark.parametrize("text", ["", "!", "00000", "Oni"])
+def test_a_packed_position_that_is_damaged_is_no_position(text: str) -> None:
+    packed = {"count": 300, "unit": 28, "text": text}
+    with pytest.raises(NotAStore, match="no position of a stream"):
+        Position.of_json({"v": 2, "store": "u", "packed": packed}, "/s")
 
 
 def test_a_checkpoint_of_another_store_is_refused(root: Path, tmp_path_factory: Any) -> None:
