@@ -14,6 +14,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -129,10 +130,19 @@ class JobRun:
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
-        """Yield a session, and a callable for the number of splits done: a bar, on a terminal."""
-        from tubestore.spark import session
+        """Yield a session, and a callable for the number of splits done: a bar, on a terminal.
 
-        spark = session(self.master, pairs(self.conf), memory=self.memory, quiet=True)
+        On this machine the session starts when a job needs it.
+        """
+        from tubestore.spark import session
+        from tubestore.spark.kit.java import need_spark
+        from tubestore.spark.kit.running import LaterSession
+
+        need_spark()
+        conf = pairs(self.conf)
+        start = partial(session, self.master, conf, memory=self.memory, quiet=True)
+        is_here = self.master.startswith("local") and not conf
+        spark: Any = LaterSession(start) if is_here else start()
         with watching(name) as watch:
             yield spark, watch
 

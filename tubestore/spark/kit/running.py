@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,8 @@ _AT_ONCE = 2
 #: Splits of a wave, a core; about: a few more take no wave of their own.
 _SPLITS_A_CORE = 16
 _VERSION = 1
+#: A job over so many bytes is done sooner in one process than Spark starts.
+_SMALL_BYTES = 256 << 20
 
 
 class SparkJob(Protocol):
@@ -184,7 +187,11 @@ def run(
     left = [number for number, key in enumerate(keys) if key not in journal.rows]
     resumed = len(splits) - len(left)
     watch(resumed, len(splits))
-    if left:
+    if left and isinstance(spark, LaterSession) and _is_small(splits):
+        for place, number in enumerate(left, 1):
+            journal.add(keys[number], json.loads(json.dumps(job.work(number, splits[number]))))
+            watch(resumed + place, len(splits))
+    elif left:
         cores = parallelism(spark)
         count = max(1, round(len(left) / (_SPLITS_A_CORE * cores)))
         waves = [left[len(left) * n // count : len(left) * (n + 1) // count] for n in range(count)]
@@ -195,6 +202,31 @@ def run(
             done += len(rows)
             watch(done, len(splits))
     return Done([journal.rows[key] for key in keys], resumed, time.monotonic() - began)
+
+
+class LaterSession:
+    """A session on this machine that starts when it is asked for anything.
+
+    `run` does not ask it for a job over few bytes: Spark takes seconds to start, and such a job
+    less than one in this process.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _is_small(splits: Sequence[Any]) -> bool:
+    """True if splits have few bytes, as far as they have a size."""
+    return all(hasattr(one, "bytes") for one in splits) and (
+        sum(one.bytes for one in splits) <= _SMALL_BYTES
+    )
 
 
 def _waves(
