@@ -88,7 +88,9 @@ def test_the_doctor_finds_nothing_wrong_with_it(far: Cluster, hidden: Path, root
 def test_the_doctor_names_a_python_that_only_the_driver_has(
     far: Cluster, hidden: Path, root: Path
 ) -> None:
-    (hidden / "python").symlink_to(Path(sys.executable))
+    python = hidden / "python"  # no link: that would not find the environment's packages
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     out = driver(far, hidden, EXAMINE, root, "200", "{}", PYSPARK_PYTHON=str(hidden / "python"))
     _, (problem, *_) = json.loads(out)
     assert problem.startswith(f'{THERE}: Cannot run program "{hidden}/python"')
