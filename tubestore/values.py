@@ -69,7 +69,7 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def checked_whole(name: str, value: Any, least: int | None = 0, most: int | None = LONG_MAX) -> int:
+def checked_whole(name: str, value: Any, least: int | None = 0, most: int | None = None) -> int:
     """Return a whole number that a caller gives; TypeError or ValueError names the argument."""
     number = whole_number(value)
     if number is None:

@@ -285,6 +285,8 @@ class World:
         assert again == self.positions
 
     def is_done(self) -> bool:
+        if not all(self.group.is_member(c.id, c.token) for c in self.clients):
+            return False  # a member that the group has removed learns it at its next turn
         owned = {p for c in self.clients for p in c.at}
         return owned == set(self.partitions()) and all(
             c.at[p] == self.logs[p] for c in self.clients for p in c.at

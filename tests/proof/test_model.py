@@ -145,7 +145,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
     def everything_grows_too_old(self) -> None:
         self.topic.flush()
         self.clock.advance(10)
-        self.topic.retain(max_age=1)
+        self.topic.retain(max_age="1ms")
         self.sent = {partition: [] for partition in PARTITIONS}
         self.safe = dict.fromkeys(PARTITIONS, 0)
 

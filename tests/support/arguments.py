@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -65,7 +66,9 @@ def refused(kind: str) -> list[Any]:
 
 def _result(call: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Make a call, and go through what it returns if that is made on the way."""
-    found = call(**arguments)
+    with warnings.catch_warnings():  # of ages as bare numbers, which are taken for one release
+        warnings.filterwarnings("ignore", ".*is in milliseconds", FutureWarning)
+        found = call(**arguments)
     if inspect.isgenerator(found):
         return list(found)
     return found.read_all() if hasattr(found, "read_all") else found

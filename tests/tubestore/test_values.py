@@ -48,6 +48,7 @@ def test_what_is_no_age_is_refused_and_not_taken_for_a_week(text: str) -> None:
         parse_age(text)
 
 
+@pytest.mark.filterwarnings("ignore:max_age = 5 is in milliseconds:FutureWarning")
 @pytest.mark.parametrize(
     ("value", "ms"), [(None, None), (0, 0), (5, 5), (timedelta(days=7), 168 * HOUR)]
 )

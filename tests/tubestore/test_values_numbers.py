@@ -109,10 +109,10 @@ def test_a_queue_is_a_number() -> None:
 
 
 def test_a_number_that_no_field_has_room_for_is_refused_by_its_name() -> None:
-    assert checked_whole("limit", LONG_MAX) == LONG_MAX
+    assert checked_whole("limit", LONG_MAX, most=LONG_MAX) == LONG_MAX
     for wrong in (LONG_MAX + 1, 10**30):
         with pytest.raises(ValueError, match=f"limit = {wrong}: at most"):
-            checked_whole("limit", wrong)
+            checked_whole("limit", wrong, most=LONG_MAX)
 
 
 def test_reads_refuse_a_limit_beyond_64_bits(memory_vfs: MemoryVfs) -> None:

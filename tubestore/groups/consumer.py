@@ -47,7 +47,7 @@ from tubestore.reading import positions as places
 from tubestore.reading.sources import Filter
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns
-from tubestore.values import checked_seconds, checked_whole
+from tubestore.values import LONG_MAX, checked_seconds, checked_whole
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def checked_positions(positions: Any) -> Mapping[Partition, int]:
     for partition, position in positions.items():
         if not isinstance(partition, tuple) or len(partition) != 2:
             raise InvalidMessage(f"positions: {partition!r} is no (topic, partition)")
-        checked_whole(f"positions[{partition!r}]", position, most=None)
+        checked_whole(f"positions[{partition!r}]", position)
     return positions
 
 
@@ -234,8 +234,8 @@ class Consumer:
         in the group: partitions come and go in here, and the callbacks are called. What the poll
         before returned counts as processed. Empty when the time is over or after `interrupt`.
         """
-        checked_whole("limit", limit, least=1)
-        checked_whole("max_bytes", max_bytes, least=1)
+        checked_whole("limit", limit, least=1, most=LONG_MAX)
+        checked_whole("max_bytes", max_bytes, least=1, most=LONG_MAX)
         checked_seconds("timeout", timeout)
         deadline = time.monotonic() + timeout
         with self._lock:
@@ -709,7 +709,7 @@ class Consumer:
             return view.index_start if to == "first" else view.index_end
         if isinstance(to, str):
             raise ValueError(f"to {to!r}: an offset, 'first' or 'last'")
-        offset = checked_whole("to", to, most=None)
+        offset = checked_whole("to", to)
         first, end = (0, 0) if view is None else (view.index_start, view.index_end)
         if not first <= offset <= end:
             raise OffsetOutOfRange(offset, first, end)

@@ -59,6 +59,7 @@ from tubestore.store.topic_reads import (
 )
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import (
+    LONG_MAX,
     Age,
     Size,
     checked_seconds,
@@ -285,7 +286,7 @@ class Topic:
         and copies the others; it stays valid after close and when retention removes the file. The
         mapping, and a removed file's room on the disk, go when the last such page is collected.
         """
-        checked_whole("limit", limit)
+        checked_whole("limit", limit, most=LONG_MAX)
         max_bytes = size_bytes(max_bytes)
         view = self._shards.view_of(partition)
         chosen = self._columns(columns, verify, zero_copy)
@@ -325,7 +326,7 @@ class Topic:
         offsets, which is the order of appending. The answer's `next_offset` is the argument of the
         next call. All shards are seen at one moment; filters and errors as `read`.
         """
-        checked_whole("limit", limit)
+        checked_whole("limit", limit, most=LONG_MAX)
         max_bytes = size_bytes(max_bytes)
         if not isinstance(offsets, Mapping):
             raise TypeError(f"offsets {offsets!r}: a mapping of partitions to offsets is needed")
@@ -496,7 +497,7 @@ class Topic:
         the arguments as `read`. With `verify` it compares the entries of all partitions.
         """
         if limit is not None:
-            checked_whole("limit", limit)
+            checked_whole("limit", limit, most=LONG_MAX)
         chosen = self._columns(columns, verify, zero_copy)
         wanted = make_filter(filter_items, start, end, self._clock)
         rows = scanned(self._shards.views(), chosen, wanted, limit, size_bytes(max_bytes))

@@ -148,8 +148,8 @@ class EngineRun(RandomRun):
         """Remove a topic's oldest files, now and then all of them, and empty the trash."""
         topic = self.store[self.random.choice(sorted(TOPICS))]
         self.clock.advance(10)
-        bounds: dict[str, int] = self.random.choice(
-            ({"max_bytes": 0}, {"max_bytes": 1500}, {"max_bytes": 3000}, {"max_age": 1})
+        bounds: dict[str, Any] = self.random.choice(
+            ({"max_bytes": 0}, {"max_bytes": 1500}, {"max_bytes": 3000}, {"max_age": "1ms"})
         )
         topic.retain(**bounds, dry_run=True)
         shards = shards_of(topic)

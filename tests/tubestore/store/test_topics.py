@@ -75,7 +75,7 @@ def test_the_delete_policy_of_tubemq_is_an_age(store: MessageStoreManager) -> No
         {"max_bytes": -1},
         {"max_age": "-7d"},
         {"max_bytes": 1 << 63},
-        {"max_age": 1 << 62},
+        {"max_age": f"{1 << 62}ms"},
         {"max_age": "9" * 30 + "d"},
     ],
 )
@@ -91,7 +91,7 @@ def test_impossible_bounds_make_no_topic(
 def test_the_largest_bounds_that_are_taken_can_be_read_again(
     store: MessageStoreManager, memory_vfs: MemoryVfs, setting: str
 ) -> None:
-    largest: dict[str, Any] = {"max_age": (1 << 62) - 1, "max_bytes": (1 << 63) - 1}
+    largest: dict[str, Any] = {"max_age": f"{(1 << 62) - 1}ms", "max_bytes": (1 << 63) - 1}
     store.create_topic("t", **{setting: largest[setting]})
     store.close()
     with reopened(memory_vfs) as again:

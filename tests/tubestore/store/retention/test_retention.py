@@ -31,8 +31,8 @@ def test_files_go_when_their_newest_message_is_too_old(
 ) -> None:
     topic = small.create_topic("t")
     fill(topic, clock)  # files of messages 0-4, 5-9, 10-14, 15-19, and 20-22
-    assert topic.retain(max_age=18 * HOUR) == []  # message 4 is 18 hours old, not older
-    rows = topic.retain(max_age=18 * HOUR - 1)
+    assert topic.retain(max_age="18h") == []  # message 4 is 18 hours old, not older
+    rows = topic.retain(max_age=f"{18 * HOUR - 1}ms")
     assert gone(rows) == [0]
     assert numbers(topic) == list(range(5, 23))
     assert gone(topic.retain(max_age=timedelta(hours=7.5))) == [760, 1520]
@@ -108,7 +108,7 @@ def test_a_message_from_the_future_counts_as_old_as_its_file(
     topic = small.create_topic("t")
     topic.append(b"1" * 100, received_time=1 << 62)
     fill(topic, clock, count=12)
-    assert gone(topic.retain(max_age=HOUR)) == [0, 760]
+    assert gone(topic.retain(max_age="1h")) == [0, 760]
 
 
 def test_an_old_message_behind_a_new_one_does_not_go_before_it(

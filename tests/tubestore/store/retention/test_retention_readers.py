@@ -196,10 +196,10 @@ def test_a_lease_holds_a_shard_whose_messages_are_only_in_the_journal(
         with (small if holder == "w" else reader).lease(names):
             small.flush()
             clock.advance(60_000)
-            assert small.retain(max_age=1) == []
+            assert small.retain(max_age="1ms") == []
             reader.refresh()
             assert [numbers(reader[name]) for name in names] == [[n] for n in range(8)]
-        assert len(small.retain(max_age=1)) == 2 * len(names)
+        assert len(small.retain(max_age="1ms")) == 2 * len(names)
 
 
 def test_a_lease_holds_a_shard_whose_messages_are_only_in_memory(
@@ -210,5 +210,5 @@ def test_a_lease_holds_a_shard_whose_messages_are_only_in_memory(
     with small.lease(["t"]):
         small.flush()
         clock.advance(60_000)
-        assert topic.retain(max_age=1) == []
+        assert topic.retain(max_age="1ms") == []
         assert numbers(topic, 10_000) == [1]
