@@ -72,10 +72,11 @@ class MsgMemStore:
 
     def add(self, header: bytes, payload: bytes) -> int:
         """Append one message; returns its index offset."""
-        self.parts.append(header)
-        self.parts.append(payload)
-        self.data_end += HEADER_SIZE + len(payload)
+        size = HEADER_SIZE + len(payload)
         offset = self.index_start + ENTRY_SIZE * self.count
+        # No call from here on: an interrupt comes before all of it or behind.
+        self.parts += (header, payload)
+        self.data_end += size
         self.count += 1
         return offset
 
@@ -87,19 +88,21 @@ class MsgMemStore:
             np.frombuffer(entries, INDEX_ENTRY.dtype),
             np.empty(0, np.int64),
         )
-        self._batches.append(Placed(self.index_end, self.data_end, batch))
-        self.data_end += len(records)
-        self.count += count
+        self._add(Placed(self.index_end, self.data_end, batch), len(records), count)
 
     def add_batch(self, batch: EncodedBatch) -> int:
         """Append a batch and place it; returns the index offset of its first message."""
         self._join()
         offset = self.index_end
         batch.place(offset, self.data_end)
-        self._batches.append(Placed(offset, self.data_end, batch))
-        self.data_end += len(batch.data)
-        self.count += len(batch)
+        self._add(Placed(offset, self.data_end, batch), len(batch.data), len(batch))
         return offset
+
+    def _add(self, placed: Placed, size: int, count: int) -> None:
+        # Without a call: see `add`.
+        self._batches += (placed,)
+        self.data_end += size
+        self.count += count
 
     def batches(self) -> tuple[Placed, ...]:
         """Return all messages in order, encoded."""
@@ -124,7 +127,9 @@ class MsgMemStore:
     def _join(self) -> None:
         if self.parts:
             place = self._joined_end()
-            self._batches.append(Placed(*place, join_records(self.parts, *place)))
+            placed = Placed(*place, join_records(self.parts, *place))
+            # Without a call: see `add`.
+            self._batches += (placed,)
             self.parts = []
 
     def check_invariants(self) -> None:

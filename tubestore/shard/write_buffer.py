@@ -133,8 +133,7 @@ class WriteBuffer:
         count = main.count
         if data_end > self._room_end or count >= self._room_count:
             return -1
-        main.parts.append(header)
-        main.parts.append(payload)
+        main.parts += (header, payload)
         main.data_end = data_end
         main.count = count + 1
         return main.index_start + ENTRY_SIZE * count
@@ -189,10 +188,11 @@ class WriteBuffer:
         return self._swap(self.main)
 
     def _swap(self, full: MsgMemStore) -> MsgMemStore:
-        self._counters.swaps += 1
-        self._flushing = full
-        self._main = MsgMemStore(full.index_end, full.data_end)
+        empty = MsgMemStore(full.index_end, full.data_end)
+        # Without a call: see `MsgMemStore.add`.
+        self._flushing, self._main = full, empty
         self._room_end = self._room_count = -1
+        self._counters.swaps += 1
         return full
 
     def begin_flush(self) -> MsgMemStore:
