@@ -83,7 +83,7 @@ def checked_whole(name: str, value: Any, least: int | None = 0, most: int | None
 
 
 def size_bytes(value: Size | None, name: str = "max_bytes") -> int | None:
-    """Return a size that a caller gives in bytes, None for none; InvalidMessage below 0."""
+    """Return a size that a caller gives in bytes, None for none; InvalidMessage for others."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -91,9 +91,11 @@ def size_bytes(value: Size | None, name: str = "max_bytes") -> int | None:
             return parse_size(value)
         except InvalidMessage as error:
             raise InvalidMessage(f"{name}: {error}") from None
-    size = checked_whole(name, value, None)
+    size = checked_whole(name, value, None, None)
     if size < 0:
         raise InvalidMessage(f"{name} = {value}: not negative")
+    if size > LONG_MAX:
+        raise InvalidMessage(f"{name} = {value}: at most {LONG_MAX}")
     return size
 
 
