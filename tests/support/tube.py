@@ -17,6 +17,7 @@ from tests.support.steps import check_after
 from tubestore.clock import Clock, ManualClock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
+from tubestore.journal.root_journal import JournalPart
 from tubestore.messages import ALL_COLUMNS
 from tubestore.options import StoreOptions
 from tubestore.reading.view import ShardView
@@ -97,6 +98,7 @@ def open_shard(
     *,
     clock: Clock | None = None,
     background: Background | None = None,
+    journalled: Sequence[JournalPart] = (),
     **options: Any,
 ) -> MessageStore:
     """Open one shard for writing, with recovery; its root has a directory for its state."""
@@ -112,6 +114,7 @@ def open_shard(
         clock=clock or ManualClock(),
         pool=MemoryPool(settings.memory_bound_bytes),
         background=background,
+        journalled=journalled,
     )
 
 

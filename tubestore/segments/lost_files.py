@@ -378,6 +378,9 @@ def go_on_behind_lost_files(
         files.index.create(index_end)
     _expire_entries(files, index_end, data_end, SetAside(files))
     _fill_index(files, index_end, data_end - HEADER_SIZE - 1, HEADER_SIZE + 1)
+    # With a data file the next opening does not come here again: the entries are durable before.
+    files.distrust_directories()
+    files.sync()
     files.data.create(data_end)
     files.distrust_directories()
     return problems
@@ -418,12 +421,16 @@ def _expire_entries(
 
 
 def _fill_index(files: MsgFileStore, end: int, data_offset: int, size: int) -> int:
-    """Write entries of lost messages up to an index offset; returns how many."""
+    """Write entries of lost messages up to an index offset; returns how many.
+
+    The first one replaces a part of an entry at the end.
+    """
     last = files.index.last
-    count = max(0, end - last.end) // ENTRY_SIZE
+    start = last.end - last.size % ENTRY_SIZE
+    count = max(0, end - start) // ENTRY_SIZE
     if count:
         entry = lost_entry(files.store_id, max(data_offset, 0), size)
-        last.restore(entry * count, last.end)
+        last.restore(entry * count, start)
     return count
 
 

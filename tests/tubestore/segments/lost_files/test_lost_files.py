@@ -23,12 +23,14 @@ from tests.support.engine.shard_files import (
 from tests.support.engine.shard_files import alike as alike
 from tests.support.tube import (
     bodies,
+    encode_rows,
     make_row,
     make_rows,
     open_shard,
     scanned,
     write_rows,
 )
+from tubestore.journal.root_journal import JournalPart
 from tubestore.offline.check import check
 from tubestore.offline.dump import dump
 from tubestore.offline.repair import repair
@@ -39,6 +41,7 @@ from tubestore.testing import Distinct, FaultyVfs, MemoryVfs, crash_states
 
 STORE = b'{"version": 1, "uuid": "1"}'
 
+SEED = 7
 ROWS = make_rows(40)
 
 BODIES = [row.payload for row in ROWS]
@@ -166,6 +169,45 @@ def test_a_shard_that_lost_its_only_data_file_and_part_of_the_index_gives_no_off
     shard.close()
     again = open_shard(memory_vfs, HOME)
     assert bodies(again.view()) == [b"after"]
+
+
+@pytest.mark.parametrize(
+    ("index_size", "journalled"),
+    [
+        *[(size, True) for size in (ENTRY_SIZE, ENTRY_SIZE + 5, 3 * ENTRY_SIZE)],
+        *[(size, False) for size in (None, 0, ENTRY_SIZE, ENTRY_SIZE + 5, 3 * ENTRY_SIZE)],
+    ],
+)
+def test_a_crash_while_a_shard_goes_on_behind_its_lost_files_moves_no_offset(
+    memory_vfs: MemoryVfs, index_size: int | None, journalled: bool
+) -> None:
+    """A file is made again and the index filled: any part of it can be on the disk."""
+    write_rows(memory_vfs, ROWS[:3], HOME)
+    memory_vfs.remove(f"{HOME}/{0:020d}.tube")
+    if index_size is None:
+        memory_vfs.remove(f"{HOME}/index/{0:020d}.index")
+    else:
+        memory_vfs.open(f"{HOME}/index/{0:020d}.index").truncate(index_size)
+    left: list[JournalPart] = []
+    if journalled:
+        remove_caches(memory_vfs)
+        before = len(encode_rows(ROWS[:3], 0, 0).data)
+        batch = encode_rows(ROWS[3:5], 3 * ENTRY_SIZE, before)
+        left = [JournalPart("t-0", 3 * ENTRY_SIZE, before, batch.entries, batch.data.tobytes())]
+    memory_vfs.reboot()
+    journal = memory_vfs.record()
+    open_shard(memory_vfs, HOME, journalled=left).files.close()
+    distinct = Distinct()
+    for state in crash_states(journal, seed=SEED, variants=12):
+        if not distinct.is_new(state):
+            continue
+        shard = open_shard(state.vfs(), HOME, journalled=left)
+        later = [(3, BODIES[3]), (4, BODIES[4])] if journalled else []
+        shown = [(row["offset"] // ENTRY_SIZE, row["body"]) for row in scanned(shard.view())]
+        assert shown == later, state
+        assert next_offset(shard) == ENTRY_SIZE * (3 + len(later)), state
+        shard.close()
+    assert len(distinct) > 3, f"seed {SEED}"
 
 
 @pytest.mark.parametrize("index_too", [False, True])
