@@ -22,6 +22,7 @@ from rocketcompat.formats import (
 )
 from rocketcompat.messages import NOT_DELAYED
 from rocketcompat.record.arrow import RECORD_SCHEMA
+from rocketcompat.record.message_table import utf8_texts
 from rocketcompat.record.properties import (
     PROPERTY_MULTI_OFFSET,
     PROPERTY_REAL_QUEUE_ID,
@@ -101,10 +102,7 @@ def _without(column: pa.Array, names: tuple[str, ...]) -> pa.Array:
         rows = [[pair for pair in pairs or () if pair[0] not in names]
                 for pairs in column.to_pylist()]  # fmt: skip
         return pa.array(rows, column.type)
-    try:
-        texts = column.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        raise InvalidMessage("properties: a row has some that are not UTF-8") from None
+    texts = utf8_texts(column)
     pattern = rf"(^|\x02)(?:{'|'.join(names)})\x01[^\x02]*"
     if not pc.any(pc.match_substring_regex(texts, pattern)).as_py():
         return texts

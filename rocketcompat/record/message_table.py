@@ -90,7 +90,7 @@ def property_maps(records: RecordColumns) -> pa.MapArray:
     values = slices(raw, middles + 1, ends - middles - 1)
     counts = np.bincount(rows, minlength=len(records))
     offsets = pa.array(offsets_of(counts).astype(np.int32))
-    return pa.MapArray.from_arrays(offsets, _texts(names), _texts(values))
+    return pa.MapArray.from_arrays(offsets, utf8_texts(names), utf8_texts(values))
 
 
 def _last_of_each_name(rows: Int64s, names: pa.LargeBinaryArray) -> Any:
@@ -111,7 +111,7 @@ def _last_of_each_name(rows: Int64s, names: pa.LargeBinaryArray) -> Any:
     return last
 
 
-def _texts(raw: pa.LargeBinaryArray) -> Any:
+def utf8_texts(raw: pa.LargeBinaryArray) -> Any:
     """Return bytes as text; what is not UTF-8 gets replacement characters."""
     try:
         return raw.cast(pa.string())

@@ -37,9 +37,9 @@ READS: dict[str, Callable[[DefaultMessageStore], Any]] = {
 }
 
 
-def opened(**options: Any) -> DefaultMessageStore:
+def opened(vfs: MemoryVfs | None = None, **options: Any) -> DefaultMessageStore:
     return rocketcompat.open(
-        "/store", mode="w", config=CONFIG.changed(**options), vfs=MemoryVfs(),
+        "/store", mode="w", config=CONFIG.changed(**options), vfs=vfs or MemoryVfs(),
         clock=ManualClock(), background=False,
     )  # fmt: skip
 
@@ -96,6 +96,24 @@ def test_queue_offsets_in_other_queues_are_given_anew() -> None:
     assert [message.body for message in found] == [b"1", b"2", b"1", b"2", b"1"]
     offsets = [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in found]
     assert offsets == ["0", "1", "2", "3", "4"]
+
+
+def test_properties_that_are_not_utf8_go_along_as_a_pull_shows_them() -> None:
+    """No checksum of a 4.9 record covers its properties: damage there must not hold up a copy."""
+    vfs = MemoryVfs()
+    with opened(vfs) as store:
+        for body in (b"1", b"2"):
+            store.put_message(Message("T", body, keys=["k-1"], properties={"region": "XXXX"}))
+    path = "/store/commitlog/00000000000000000000"
+    vfs.open(path).pwrite(b"\xff\xfe", vfs.read_file(path).index(b"XXXX") + 1)
+    with opened(vfs) as store:
+        dispatcher_of(store).dispatch_pending()
+        before = store.get_message("T", 0, 0).messages
+        store.put_columns(store.read_queue("T", 0))
+        dispatcher_of(store).dispatch_pending()
+        after = store.get_message("T", 0, 2).messages
+    assert before[0].properties["region"] == "X\ufffd\ufffdX"
+    assert [m.properties for m in after] == [m.properties for m in before]
 
 
 def test_a_checksum_of_the_old_record_does_not_go_along() -> None:
