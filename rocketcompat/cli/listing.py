@@ -9,7 +9,8 @@ import typer
 from rocketcompat.cli.naming import check_queue
 from rocketcompat.cli.options import Given, Queue, Topic, TrustQueues, store_command
 from rocketcompat.cli.selecting import emit_log
-from tubestore.cli.kit.output import Summary, emit_rows
+from tubestore.cli.kit.arguments import emit_found
+from tubestore.cli.kit.output import Summary
 from tubestore.cli.kit.text import Column
 
 QUEUE_COLUMNS = (
@@ -51,10 +52,11 @@ def queues(given: Given, trust_queues: TrustQueues = False) -> None:
     from rocketcompat.inspect.dump import dump_queues
     from rocketcompat.inspect.queues import QueueViews
 
-    emit_rows(
+    emit_found(
         dump_queues(QueueViews(directory, trust=trust_queues)),
         QUEUE_COLUMNS,
         given.output,
+        "no queues in this store",
         position=lambda row: {"topic": row["topic"], "queue_id": row["queue_id"]},
         summary=Summary(complete=not trust_queues),
     )
@@ -82,10 +84,11 @@ def cq(
     views = QueueViews(directory, only=only, topic=topic, trust=trust_queues)
     check_queue(directory, views.keys(), topic, queue)
     rows = (row for row in dump_units(views, start) if queue is None or row["queue_id"] == queue)
-    emit_rows(
+    emit_found(
         rows,
         UNIT_COLUMNS,
         given.output,
+        "no units",
         position=lambda row: {name: row[name] for name in ("topic", "queue_id", "queue_offset")},
         summary=Summary(complete=not trust_queues),
     )

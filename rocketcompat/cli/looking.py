@@ -9,9 +9,9 @@ import typer
 
 from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
-from tubestore.cli.kit.arguments import note
+from tubestore.cli.kit.arguments import emit_found
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus, emit_rows
+from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus
 from tubestore.cli.kit.text import Column
 from tubestore.errors import TubeStoreError
 
@@ -175,17 +175,16 @@ def lag(
     if not problem:
         check_group(found, group)
     rows = (row for row in found if group in (None, row["group"]) and topic in (None, row["topic"]))
-    emit_rows(
+    emit_found(
         rows,
         LAG_COLUMNS,
         given.output,
+        "no such offsets" if found else "no group has offsets in config/consumerOffset.json",
         position=lambda row: {name: row[name] for name in ("group", "topic", "queue_id")},
         summary=Summary(complete=not trust_queues and not problem),
     )
     if problem:
         raise TubeStoreError(problem)
-    if not found:
-        note("no group has offsets in config/consumerOffset.json")
 
 
 @store_command()
@@ -208,15 +207,19 @@ def index(
 
     check_index_file(directory, file)
     if items or keys:
-        emit_rows(
+        emit_found(
             item_rows(directory, name=file, start=start, keys=keys),
             KEY_COLUMNS if keys else ITEM_COLUMNS,
             given.output,
+            "no items in the index",
             position=lambda row: {"path": row["path"], "number": row["number"]},
         )
         return
     rows = (row for row in index_rows(directory) if file in (None, os.path.basename(row["path"])))
-    emit_rows(rows, HEADER_COLUMNS, given.output, position=lambda row: {"path": row["path"]})
+    emit_found(
+        rows, HEADER_COLUMNS, given.output, "no index files",
+        position=lambda row: {"path": row["path"]},
+    )  # fmt: skip
 
 
 @store_command(limit=False)

@@ -17,9 +17,10 @@ from rocketcompat.cli.options import (
     complete_topic,
     store_command,
 )
+from rocketcompat.cli.selecting import NO_RECORDS, check_found
 from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, Leave, UsageMistake
-from tubestore.cli.kit.output import Format, emit_object, emit_rows, emit_tables
+from tubestore.cli.kit.output import Format, Summary, emit_object, emit_rows, emit_tables
 from tubestore.cli.kit.progress import watched, watching
 from tubestore.cli.kit.text import Column
 
@@ -88,14 +89,18 @@ def export(
     from rocketcompat.transfer.exchange import export_tables
 
     damaged: list[Any] = []
-    tables = export_tables(directory, given.selection(), damaged.append)
+    wanted, found = given.selection(), Summary()
+    tables = export_tables(directory, wanted, damaged.append)
     shown = given.output
     with printing(out, kind, shown.int64, None, shown.summary, shown.text) as output:
         if kind in (Format.ARROW, Format.PARQUET):
-            emit_tables(tables, EXPORT_COLUMNS, output)
+            emit_tables(tables, EXPORT_COLUMNS, output, summary=found)
         else:
             rows = (row for table in tables for row in table.to_pylist(maps_as_pydicts="strict"))
-            emit_rows(rows, EXPORT_COLUMNS, output)
+            emit_rows(rows, EXPORT_COLUMNS, output, summary=found)
+        check_found(directory, wanted, found)
+    if not found.rows:
+        note(NO_RECORDS)
     if damaged:
         left_out = f"left out: damaged regions of the log: {len(damaged)}"
         note(f"{left_out}; `rocketcompat check` lists them")

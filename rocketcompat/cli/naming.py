@@ -38,6 +38,16 @@ def check_name(directory: StoreDirectory, topic: str, queue: int | None = None) 
     check_queue(directory, _queues(directory), topic, queue)
 
 
+def check_choice(directory: StoreDirectory, topic: str | None, queue: int | None) -> None:
+    """Raise NotThere if a topic or queue that was chosen has no queue; for a search without a find.
+
+    A store that lost its queues has none to compare with.
+    """
+    there = _queues(directory)
+    if there:
+        check_queue(directory, there, topic, queue)
+
+
 def check_group(rows: Collection[Row], group: str | None) -> None:
     """Raise NotThere if no row of `lag` is of the group that was asked for."""
     there = sorted({row["group"] for row in rows})

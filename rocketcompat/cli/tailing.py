@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rocketcompat.cli.options import MESSAGE_COLUMNS, Given, store_command
-from rocketcompat.cli.selecting import place_in_log
-from tubestore.cli.kit.arguments import FollowOption, IdleTimeoutOption, LinesOption
+from rocketcompat.cli.selecting import NO_RECORDS, check_found, place_in_log
+from tubestore.cli.kit.arguments import FollowOption, IdleTimeoutOption, LinesOption, note
 from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.output import Format, LongFormat, emit_rows
+from tubestore.cli.kit.output import Format, LongFormat, Summary, emit_rows
 from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.clock import SystemClock
 
@@ -48,11 +48,17 @@ def tail(
             else:
                 yield from message_rows(found, unpack=wanted.unpack)
 
+    shown = Summary()
     if given.output.format is Format.TEXT:
         for row in rows():
             print(_line(row))  # at once: columns would have to wait for the widest
+            shown.rows += 1
+        if lines and not shown.rows and not follow:
+            note(NO_RECORDS)
     else:
-        emit_rows(rows(), MESSAGE_COLUMNS, given.output, position=place_in_log)
+        emit_rows(rows(), MESSAGE_COLUMNS, given.output, position=place_in_log, summary=shown)
+    if lines and not follow:
+        check_found(directory, wanted, shown)
 
 
 def _line(row: Row) -> str:

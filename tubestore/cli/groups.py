@@ -14,6 +14,7 @@ from tubestore.cli.kit.arguments import (
     RootArgument,
     check_topic,
     complete_topic,
+    emit_found,
     given_age,
     note,
     printing,
@@ -83,9 +84,7 @@ def list_(how: How, root: RootArgument) -> None:
             }
             for each in found
         )
-        emit_rows(rows, _GROUPS, output)
-        if not found:
-            note("no groups in this store")
+        emit_found(rows, _GROUPS, output, "no groups in this store")
 
 
 @app.command()

@@ -16,7 +16,7 @@ from tubestore.cli.kit.arguments import (
 )
 from tubestore.cli.kit.batches import emit_batches
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave
-from tubestore.cli.kit.output import Format, Summary, emit_prometheus, emit_rows
+from tubestore.cli.kit.output import Format, Summary, emit_prometheus
 from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column, Kind, Row
 from tubestore.cli.opening import note_journal
@@ -74,13 +74,14 @@ def stat(
         if prometheus:
             from tubestore import metrics
 
-            rows = [shard.statistics() for shard in shards]
+            rows_of = [shard.statistics() for shard in shards]
             labels = ("topic", "store_id")
             emit_prometheus(
-                lambda: metrics.rows_text("tubestore_shard", metrics.FILE_METRICS, labels, rows)
+                lambda: metrics.rows_text("tubestore_shard", metrics.FILE_METRICS, labels, rows_of)
             )
             return
-        emit_rows((shard.statistics() for shard in shards), STAT_COLUMNS, output)
+        rows = (shard.statistics() for shard in shards)
+        emit_found(rows, STAT_COLUMNS, output, "no shards: nothing was appended here yet")
 
 
 def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> None:
@@ -100,6 +101,7 @@ def dump(root: str, chosen: dict[str, Any], *, out: str | None, **how: Any) -> N
             schema,
             columns,
             output,
+            "no messages",
             to_rows=dumping.rows_of,
             position=_dump_position,
             summary=Summary(complete=not chosen["trust_index"]),

@@ -80,6 +80,7 @@ def read(root: str, topic: str, chosen: ReadRequest, *, out: str | None, **how: 
             MESSAGE_SCHEMA,
             columns,
             output,
+            "no such messages",
             to_rows=rows_of,
             position=_scan_position if whole else _page_position,
         )

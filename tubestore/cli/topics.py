@@ -8,9 +8,8 @@ from typing import Any
 import typer
 
 import tubestore
-from tubestore.cli.kit.arguments import given_age, note, printing
+from tubestore.cli.kit.arguments import emit_found, given_age, note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
-from tubestore.cli.kit.output import emit_rows
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import note_journal, open_existing, open_or_make
 from tubestore.segments.listing import find_shards
@@ -51,7 +50,7 @@ def topics(root: str, *, out: str | None, **how: Any) -> None:
                     "max_bytes": options.max_bytes,
                 }
             )
-        emit_rows(rows, COLUMNS, output)
+        emit_found(rows, COLUMNS, output, "no topics in this store")
 
 
 def create(

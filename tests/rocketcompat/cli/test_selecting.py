@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -58,3 +59,35 @@ def test_arrow_and_parquet_hold_the_same_rows(
     assert table["physical_offset"].to_pylist() == [row["physical_offset"] for row in rows]
     assert table["body"].to_pylist() == [base64.b64decode(row["body"]) for row in rows]
     assert dict(table["properties"][0].as_py()) == rows[0]["properties"]
+
+
+@pytest.mark.parametrize("args", [["dump"], ["dump", "-f", "csv"], ["tail"], ["export"]])
+def test_a_search_of_the_log_for_a_topic_that_is_not_there_lists_those_that_are(
+    basic: Golden, command: Command, tmp_path: Path, args: list[str]
+) -> None:
+    out = ["--out", tmp_path / "x.jsonl"] if args == ["export"] else []
+    done = command(args[0], basic.store, "--topic", "LogX", *args[1:], *out)
+    assert done.code == 1
+    assert "no topic 'LogX' in this store; did you mean 'Log" in done.err
+    assert "there are: Log" in done.err
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["dump", "tail", "export"])
+def test_a_search_of_the_log_without_a_find_prints_that(
+    basic: Golden, command: Command, tmp_path: Path, name: str
+) -> None:
+    out = ["--out", tmp_path / "x.jsonl"] if name == "export" else []
+    done = command(name, basic.store, "--topic", "LogA", "--grep", "no such words", *out)
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "no such records in the log\n"
+
+
+def test_a_log_without_queues_names_no_topics(
+    basic: Golden, command: Command, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(basic.store, root)
+    shutil.rmtree(root / "consumequeue")
+    done = command("dump", root, "--topic", "LogX")
+    assert (done.code, done.err) == (0, "no such records in the log\n")

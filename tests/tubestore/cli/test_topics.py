@@ -77,3 +77,25 @@ def test_no_store_is_made_by_looking_for_one(cli: Cli, tmp_path: Path) -> None:
         assert done.code == 3
         assert "no such directory" in done.err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["topics"], "no topics in this store"),
+        (["stat"], "no shards: nothing was appended here yet"),
+        (["dump"], "no messages"),
+        (["groups", "list"], "no groups in this store"),
+    ],
+)
+def test_text_of_an_empty_directory_is_one_line(
+    cli: Cli, tmp_path: Path, args: list[str], words: str
+) -> None:
+    done = cli(*args, tmp_path)
+    assert (done.code, done.out, done.err) == (0, b"", f"{words}\n")
+    assert cli(*args, tmp_path, "-f", "csv").out.count(b"\n") == 1
+
+
+def test_a_window_without_messages_is_a_line(cli: Cli, aged: Path) -> None:
+    done = cli("read", aged, "t", "--start", "2200-01-01T00:00:00Z")
+    assert (done.code, done.out, done.err) == (0, b"", "no such messages\n")

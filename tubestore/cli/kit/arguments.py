@@ -261,16 +261,24 @@ def note(text: str) -> None:
 
 
 def emit_found(
-    rows: Iterator[Row], columns: Sequence[Column], output: Output, nothing: str
-) -> bool:
-    """Print rows, or a note that there are none; return whether there are some."""
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    output: Output,
+    nothing: str,
+    *,
+    position: Callable[[Row], Any] | None = None,
+    summary: Summary | None = None,
+) -> Summary:
+    """As `emit_rows`, but text without a row is a note instead of a head of columns."""
+    rows = iter(rows)
     first = next(rows, None)
     if first is None and output.format is Format.TEXT:
         note(nothing)
-        report(Summary(), output)
-        return False
-    emit_rows(rows if first is None else chain([first], rows), columns, output)
-    return first is not None
+        summary = summary or Summary()
+        report(summary, output)
+        return summary
+    found = rows if first is None else chain([first], rows)
+    return emit_rows(found, columns, output, position=position, summary=summary)
 
 
 class Planned:

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tubestore.cli.kit.output import Format, Output, Summary, emit_rows, report
+from tubestore.cli.kit.arguments import emit_found
+from tubestore.cli.kit.output import Format, Output, Summary, report
 from tubestore.cli.kit.progress import watched
 from tubestore.cli.kit.text import Column, Row
 
@@ -21,6 +22,7 @@ def emit_batches(
     schema: pa.Schema,
     columns: Sequence[Column],
     output: Output,
+    nothing: str,
     *,
     to_rows: Callable[[pa.RecordBatch], Iterable[Row]],
     position: Callable[[Row], Any] | None = None,
@@ -28,12 +30,13 @@ def emit_batches(
 ) -> Summary:
     """Print batches of `schema` up to the limit; return (and report) how it went.
 
-    `to_rows` gives the rows that `columns` describe; `position` as in `emit_rows`.
+    `to_rows` gives the rows that `columns` describe; `position` as in `emit_rows`, `nothing` as in
+    `emit_found`.
     """
     batches = watched(batches, "messages", lambda batch: batch.num_rows)
     if output.format not in (Format.ARROW, Format.PARQUET):
         rows = (row for batch in batches for row in to_rows(batch))
-        return emit_rows(rows, columns, output, position=position, summary=summary)
+        return emit_found(rows, columns, output, nothing, position=position, summary=summary)
     summary = summary or Summary()
     left_out = _write(batches, schema, output, summary)
     if left_out is not None:
