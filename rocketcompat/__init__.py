@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from rocketcompat.messages import (
     BatchItem,
@@ -22,9 +22,10 @@ from rocketcompat.messages import (
     PutStatus,
 )
 from rocketcompat.old_paths import LAYER
-from rocketcompat.options import MessageStoreConfig
+from rocketcompat.options import MessageStoreConfig, camel_to_snake
 from tubestore.core.doors import lazily
 from tubestore.core.old_paths import keep
+from tubestore.errors import unknown_name
 
 if TYPE_CHECKING:
     from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -101,6 +102,7 @@ def open(
     vfs: Vfs | None = None,
     clock: Clock | None = None,
     background: bool = True,
+    **unknown: Any,
 ) -> StoreReader:
     """Open a store: mode "r" changes nothing, "w" creates what is missing and recovers.
 
@@ -128,6 +130,17 @@ def open(
     """
     from rocketcompat.store.default_message_store import open_store
 
+    if unknown:
+        raise TypeError(f"rocketcompat.open: {_unknown_argument(next(iter(unknown)))}")
     return open_store(
         root, mode, config, layouts=layouts, vfs=vfs, clock=clock, background=background
     )
+
+
+def _unknown_argument(name: str) -> str:
+    """Return a sentence for an argument that `open` does not have: it may be an option."""
+    options = MessageStoreConfig.__dataclass_fields__
+    option = camel_to_snake(name)
+    if option in options:
+        return f"{name!r} is an option: config=rocketcompat.MessageStoreConfig({option}=...)"
+    return unknown_name(name, ("config", "layouts", "vfs", "clock", "background", *options))

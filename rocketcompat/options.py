@@ -38,7 +38,7 @@ from rocketcompat.formats import (
     TOPIC_SIZE_MAX_V2,
     encode_host,
 )
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, unknown_name
 from tubestore.options import StoreOptions
 from tubestore.values import WHOLE_END, size_bytes
 
@@ -91,7 +91,7 @@ class MessageStoreConfig:
 
     RocketMQ's options keep their names and meaning. Added are `compat` (the version to write as
     where versions differ), `recovery` ("upstream" cuts the log at the first bad
-    record as RocketMQ does; "tubestore" never cuts good data, D7), `layouts` (which
+    record as RocketMQ does; "tubestore" never cuts good data), `layouts` (which
     structures the dispatcher feeds), `tube_options` (of the shards) and the dispatcher's bounds.
 
     >>> config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
@@ -251,7 +251,8 @@ class MessageStoreConfig:
             if name not in known:
                 if ignore_unknown:
                     continue
-                raise InvalidMessage(f"{camel}: no option of this store")
+                names = [re.sub("_(.)", lambda found: found[1].upper(), each) for each in known]
+                raise InvalidMessage(f"no option of this store: {unknown_name(camel, names)}")
             values[name] = _converted(camel, value, known[name])
         return cls(**values)
 

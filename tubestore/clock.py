@@ -87,9 +87,12 @@ def time_ms(value: Time | None, name: str = "time", clock: Clock = _SYSTEM) -> i
         return clock.now_ms() - abs(value) // timedelta(milliseconds=1)
     if isinstance(value, str):
         try:
-            return parse_time(value, clock.now_ms())
+            found = parse_time(value, clock.now_ms())
         except UsageMistake as error:
             raise ValueError(f"{name}: {error}") from None
+        if not value.isdecimal():
+            return found
+        value = found
     number = whole_number(value)
     if number is None:
         raise TypeError(f"{name} {value!r}: {_FORMS}")

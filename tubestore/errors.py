@@ -319,7 +319,7 @@ class UnknownTopic(TubeStoreError, KeyError):
 class TopicExists(TubeStoreError):
     """The topic is there already, with other settings or without `exist_ok`."""
 
-    def __init__(self, topic: str, reason: str = "it exists already") -> None:
+    def __init__(self, topic: str, reason: str = "it exists already (exist_ok takes it)") -> None:
         super().__init__(topic, reason)
         self.topic, self.reason = topic, reason
 

@@ -244,7 +244,9 @@ class _IndexedRows(_ArrowRows):
         if isinstance(place, slice):
             rows = self.table.take(list(range(len(self))[place]))
             return list(messages_of(rows.to_batches()))
-        number = range(len(self))[place]  # IndexError beyond the rows
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"message {place} of a page of {len(self)}")
+        number = place % len(self)
         return next(messages_of(self.table.slice(number, 1).to_batches()))
 
 

@@ -38,6 +38,7 @@ from tubestore.cli.kit.output import (
 )
 from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column
+from tubestore.clock import time_ms
 
 if TYPE_CHECKING:
     from rocketcompat.inspect.directory import StoreDirectory
@@ -180,7 +181,8 @@ class Given:
         """Return which records of the log the command is to choose."""
         from rocketcompat.inspect.selection import Selection
 
-        bounds = {n: parse_bound(self.conditions.get(n)) for n in ("begin", "before")}
+        start, end = (parse_bound(self.conditions.get(n)) for n in ("begin", "before"))
+        bounds = {"begin": time_ms(start, "start"), "before": time_ms(end, "end")}
         return Selection(**{**self.conditions, **bounds, **more})
 
     def store_options(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tubestore.cli.kit.arguments import EndOption, note, parse_bound
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import emit_object
 from tubestore.cli.kit.text import Column
-from tubestore.clock import SystemClock
+from tubestore.clock import SystemClock, checked_time_ms, time_ms
 from tubestore.values import parse_time
 
 GET_COLUMNS = (
@@ -101,10 +101,10 @@ def query(
     ] = False,
 ) -> None:
     """Find messages by key, oldest first."""
-    before = parse_bound(end)
+    before = time_ms(parse_bound(end), "end")
     # RocketMQ's queryMessage, and the search below, include the end.
     window = (
-        parse_bound(former_begin if begin is None else begin) or 0,
+        time_ms(parse_bound(former_begin if begin is None else begin), "start") or 0,
         ((1 << 63) if before is None else before) - 1,
     )
     directory = given.directory()
@@ -184,7 +184,7 @@ def offset_by_time(
     trust_queues: TrustQueues = False,
 ) -> None:
     """Find the queue offset of a store time. Exit 1 if there is no such queue."""
-    wanted = parse_time(time, SystemClock().now_ms())
+    wanted = checked_time_ms(parse_time(time, SystemClock().now_ms()), "time")
     directory = given.directory()
     from rocketcompat.commitlog.reads import read_record
     from rocketcompat.inspect.queues import QueueViews

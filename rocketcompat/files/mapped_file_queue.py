@@ -148,7 +148,8 @@ class MappedFileQueue:
             if size not in (0, self.file_size):
                 raise NotAStore(
                     directory,
-                    f"{os.path.basename(path)} has {size} bytes, configured are {self.file_size}",
+                    f"{os.path.basename(path)} has {size} bytes and not {self.file_size}, as the"
+                    " options or the other files have it; `rocketcompat repair` shows what to do",
                 )
             yield start, path, size
 

@@ -58,6 +58,9 @@ class QueuePage:
     next_offset: int
     problems: list[CorruptRecord] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return _short(self, f"next_offset={self.next_offset}")
+
     def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
         return self.batch.__arrow_c_array__(requested_schema)
 
@@ -70,8 +73,17 @@ class QueuesPage:
     next_offsets: dict[tuple[str, int], int]
     problems: list[CorruptRecord] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return _short(self, f"{len(self.next_offsets)} queues")
+
     def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
         return self.batch.__arrow_c_array__(requested_schema)
+
+
+def _short(page: QueuePage | QueuesPage, place: str) -> str:
+    """Return how a page is printed: without its rows."""
+    counts = f"{page.batch.num_rows} messages, {place}, problems={len(page.problems)}"
+    return f"{type(page).__name__}({counts})"
 
 
 def scan_log(

@@ -366,6 +366,9 @@ def open_store(
     """Open a RocketMQ store; `rocketcompat.open`."""
     if mode not in ("r", "w"):
         raise InvalidMessage(f"mode: {mode!r} is neither 'r' nor 'w'")
+    if config is not None and not isinstance(config, MessageStoreConfig):
+        kind = type(config).__name__
+        raise InvalidMessage(f"config: a rocketcompat.MessageStoreConfig is needed, not {kind}")
     config = config or MessageStoreConfig()
     if layouts is not None:
         config = config.changed(layouts=frozenset(layouts))

@@ -188,3 +188,15 @@ def test_a_file_is_no_directory_of_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotAStore, match="not a directory"):
         StoreDirectory(tmp_path / "file")
+
+
+def test_an_open_that_is_given_options_in_another_way_names_the_right_one(tmp_path: Path) -> None:
+    opens: Any = rocketcompat.open
+    with pytest.raises(InvalidMessage, match=r"config: a rocketcompat\.MessageStoreConfig is"):
+        opens(tmp_path, "w", {"flushDiskType": "SYNC_FLUSH"})
+    for name in ("flush_disk_type", "flushDiskType"):
+        with pytest.raises(TypeError, match=r"config=.*MessageStoreConfig\(flush_disk_type="):
+            opens(tmp_path, "w", **{name: "SYNC_FLUSH"})
+    with pytest.raises(TypeError, match="unknown 'layout'; did you mean 'layouts'"):
+        opens(tmp_path, layout=["index"])
+    assert list(tmp_path.iterdir()) == []

@@ -151,3 +151,9 @@ def test_the_option_that_bounds_a_record_is_known() -> None:
     small = MessageStoreConfig(mapped_file_size_commit_log=4096)
     assert small.record_size_setting == "mapped_file_size_commit_log"
     assert MessageStoreConfig().record_size_setting == "max_message_size"
+
+
+def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:
+    words = "no option of this store: unknown 'mapedFileSizeCommitLog'; did you mean 'mappedFile"
+    with pytest.raises(InvalidMessage, match=words):
+        MessageStoreConfig.from_camel({"mapedFileSizeCommitLog": 4096})

@@ -74,3 +74,8 @@ def test_a_number_that_looks_like_seconds_warns_at_the_caller_s_line() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [time_ms(n) for n in (0, 99_999_999, 100_000_000_000)] == [0, 99_999_999, 10**11]
+
+
+def test_a_text_of_digits_that_looks_like_seconds_warns_as_the_number_does() -> None:
+    with pytest.warns(FutureWarning, match=r"start = 1700000000 is 1970-01-20T"):
+        assert time_ms("1700000000", "start") == 1_700_000_000

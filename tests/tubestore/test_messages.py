@@ -165,3 +165,14 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(
         page = topic.read(topic.append(b"x").partition)
         with pytest.raises(ModuleNotFoundError, match=f"{call} needs {library}: pip install"):
             getattr(page, call)()
+
+
+def test_a_row_beyond_a_page_is_named() -> None:
+    with tubestore.open("/s", vfs=MemoryVfs(), background=False) as store:
+        topic = store.create_topic("t")
+        topic.append(b"one")
+        page = topic.read(0)
+    assert (page[0], page[-1].body) == (page[-1], b"one")
+    for place in (1, -2):
+        with pytest.raises(IndexError, match=f"^message {place} of a page of 1$"):
+            page[place]

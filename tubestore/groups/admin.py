@@ -20,6 +20,7 @@ from tubestore.errors import (
     InvalidMessage,
     TubeStoreError,
     UnknownTopic,
+    listed,
 )
 from tubestore.groups.assignment import Partition
 from tubestore.groups.consumer import ConsumedStore, check_within
@@ -150,7 +151,9 @@ def describe(vfs: Vfs, files: GroupDirectory, source: ConsumedStore) -> GroupDes
 
 def _check_there(files: GroupDirectory) -> None:
     if not files.exists():
-        raise InvalidMessage(f"no group {files.group!r} in this store")
+        raise InvalidMessage(
+            f"no group {files.group!r} in this store; there are: {listed(files.groups()) or 'none'}"
+        )
 
 
 def _partitions(

@@ -113,6 +113,10 @@ class GroupDirectory:
         #: Damage of `members.json` that was met.
         self.problems: list[TubeStoreError] = []
 
+    def groups(self) -> list[str]:
+        """Return the names of the store's groups."""
+        return list_groups(self._vfs, self._root)
+
     def exists(self) -> bool:
         """Return True if the group has files."""
         return self._vfs.exists(self.path)

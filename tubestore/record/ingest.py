@@ -258,7 +258,10 @@ def route_among(
         wrong = (ids < 0) | (store >= stores) | (place >= per_store)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise InvalidMessage(f"row {row}: partition {ids[row]} is not one of its topic's")
+            each, count = (int(np.broadcast_to(n, len(ids))[row]) for n in (per_store, stores))
+            shards = "" if count == 1 else f" in each of {count} shards (shard * 10000 + number)"
+            there = f"its topic has partitions 0 to {each - 1}{shards}"
+            raise InvalidMessage(f"row {row}: partition {ids[row]}: {there}")
         return ids
     keys = column(table, "key")
     numbers = round_robin(codes) if keys is None else _hash_keys(keys, round_robin, codes)

@@ -91,3 +91,18 @@ def test_a_log_without_queues_names_no_topics(
     shutil.rmtree(root / "consumequeue")
     done = command("dump", root, "--topic", "LogX")
     assert (done.code, done.err) == (0, "no such records in the log\n")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("dump", "--start"),
+        ("query", "-t", "LogA", "-k", "k", "--end"),
+        ("offset-by-time", "-t", "LogA", "-q", 0, "--time"),
+    ],
+)
+def test_a_time_that_looks_like_seconds_is_named(
+    basic: Golden, command: Command, args: tuple[object, ...]
+) -> None:
+    done = command(args[0], basic.store, *args[1:], 1_700_000_000)
+    assert f"rocketcompat: {str(args[-1])[2:]} = 1700000000 is 1970-01-20T16:13:20Z" in done.err

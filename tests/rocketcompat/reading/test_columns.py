@@ -392,3 +392,9 @@ def test_a_reader_finds_the_end_as_its_options_require(
     ) as reader:
         assert reader.max_physical_offset == end
         assert len(reader.problems) == (not options)
+
+
+def test_a_page_prints_short(store: DefaultMessageStore) -> None:
+    page, pages = store.read_queue("none", 0), store.read_queues({("none", 0): 0})
+    assert repr(page) == "QueuePage(0 messages, next_offset=0, problems=0)"
+    assert repr(pages) == "QueuesPage(0 messages, 1 queues, problems=0)"

@@ -70,11 +70,13 @@ def test_a_partition_without_a_position_has_no_lag(store: Store) -> None:
 def test_groups_are_listed_and_a_group_that_is_not_there_is_a_mistake(store: Store) -> None:
     assert store.groups() == []
     for call in (store.describe_group, store.delete_group):
-        with pytest.raises(InvalidMessage, match="no group 'g' in this store"):
+        with pytest.raises(InvalidMessage, match="no group 'g' in this store; there are: none"):
             call("g")
     assert store.groups() == []
     consume(store)
     assert store.groups() == ["g"]
+    with pytest.raises(InvalidMessage, match="no group 'h' in this store; there are: g"):
+        store.describe_group("h")
 
 
 def test_positions_are_set_to_a_place_or_a_time(store: Store) -> None:

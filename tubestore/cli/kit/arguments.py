@@ -234,6 +234,9 @@ def printing(
         yield output
         return
     assert out is not None
+    directory = os.path.dirname(out)
+    if directory and not os.path.isdir(directory):
+        raise UsageMistake(f"{out}: there is no directory {directory}")
     special = os.path.exists(out) and not os.path.isfile(out)  # /dev/null, a named pipe
     target = out if special else f"{out}.part"
     if not special:  # a new file, never what a link of that name leads to

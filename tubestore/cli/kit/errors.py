@@ -21,7 +21,9 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 from tubestore.errors import (
@@ -78,7 +80,9 @@ def run(app: Callable[..., Any], name: str) -> NoReturn:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter: "?"
             sys.stdout.reconfigure(errors="replace")
-        code = _call(app, name)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_print_warning, name)
+            code = _call(app, name)
         sys.stdout.flush()
     except BrokenPipeError:
         code = EXIT_DONE
@@ -170,6 +174,11 @@ def printable(text: str) -> str:
     'red\\x1b[31m\\n'
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _print_warning(name: str, message: Warning | str, *_: object) -> None:
+    """Print a warning as a line, without its place in the code."""
+    print(f"{name}: {printable(str(message))}", file=sys.stderr)
 
 
 def _leave_with(name: str, text: str, code: int) -> int:

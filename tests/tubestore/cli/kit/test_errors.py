@@ -135,3 +135,15 @@ def test_a_stream_that_is_closed_from_the_start_is_no_traceback(
     assert done.returncode == code
     assert b"Traceback" not in done.stderr
     assert done.stderr.count(b"\n") <= 1
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_code(cli: Cli, root: Path) -> None:
+    result = cli("read", root, "t", "--start", "1700000000", "-n", "0")
+    (line, _) = result.err.splitlines()
+    assert line.startswith("tubestore: start = 1700000000 is 1970-01-20T16:13:20Z, as numbers")
+
+
+def test_a_file_to_write_into_a_directory_that_is_not_there(cli: Cli, root: Path) -> None:
+    result = cli("read", root, "t", "-o", root / "none" / "x.csv", "-f", "csv")
+    assert (result.code, result.out) == (2, b"")
+    assert result.err == f"tubestore: {root}/none/x.csv: there is no directory {root}/none\n"
