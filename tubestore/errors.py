@@ -234,7 +234,7 @@ def note_taken(error: Kept, offset: int) -> Kept:
 
 
 class ReadOnlyStore(TubeStoreError):
-    """A write on a store that was opened with mode='r'."""
+    """A write on a store that was opened with mode='r', or on a copy in an object storage."""
 
 
 class NotAStore(TubeStoreError):

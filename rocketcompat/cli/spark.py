@@ -129,7 +129,17 @@ def rebuild(
 
 @app.command()
 @job_command()
-def audit(given: JobRun, root: StoreArgument, everything: AllOption = False) -> None:
+def audit(
+    given: JobRun,
+    root: StoreArgument,
+    everything: AllOption = False,
+    work: Annotated[
+        str | None,
+        typer.Option(
+            "--work", metavar="DIR", help="A directory for parts, not below ROOT: for s3://…"
+        ),
+    ] = None,
+) -> None:
     """Cross-check log, queues and index as `check` does. Exit 1 if something new is found.
 
     What `check --accept` acknowledged counts no more. Options are the store's, with RocketMQ's
@@ -137,7 +147,7 @@ def audit(given: JobRun, root: StoreArgument, everything: AllOption = False) -> 
     """
     from rocketcompat.spark.jobs import audit as auditing
 
-    settings: dict[str, Any] = {"job_id": given.job_id, "options": given.options}
+    settings: dict[str, Any] = {"job_id": given.job_id, "options": given.options, "work": work}
     given.leave_if_dry(lambda: auditing.plan_audit(root, **settings).log.describe())
     with given.running("audit") as (spark, watch):
         found = auditing.audit(spark, root, watch=watch, **settings)

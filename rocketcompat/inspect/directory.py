@@ -58,7 +58,8 @@ from rocketcompat.record.columns import RecordColumns
 from rocketcompat.staging.pieces import LogRecords
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, checked_root
 from tubestore.core.trees import files_by_start
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import NotAStore
 
 #: How far a broker's clock may have been set back, when files are left out by time.
@@ -94,7 +95,7 @@ class StoreDirectory:
         *,
         lost_log: bool = False,
     ) -> None:
-        self.root, self.vfs = checked_root(root), vfs or OsVfs()
+        self.root, self.vfs = checked_root(root), vfs or disk_of(root)
         if not self.vfs.exists(self.root):
             raise NotAStore(self.root, "no such directory")
         try:

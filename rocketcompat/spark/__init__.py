@@ -112,11 +112,11 @@ def history(path: str) -> pa.Table:
     """
     from rocketcompat.inspect.directory import StoreDirectory
     from rocketcompat.staging.pieces import LogRecords
-    from tubestore.core.vfs import OsVfs
+    from tubestore.disks.roots import disk_of
     from tubestore.spark.kit.publishing import history_of
 
     StoreDirectory(path)  # NotAStore
-    return history_of(LogRecords(OsVfs(), path))
+    return history_of(LogRecords(disk_of(path), path))
 
 
 def write_stream(

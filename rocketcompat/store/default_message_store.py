@@ -46,7 +46,8 @@ from rocketcompat.store.reader import StoreReader, check_wait
 from rocketcompat.store.recovery import RecoverResult
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.paths import checked_root
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of, refuse_objects
 from tubestore.errors import (
     InvalidMessage,
     NotAStore,
@@ -347,9 +348,14 @@ class DefaultMessageStore(StoreReader):
         return {**super()._former_parts(), "dispatcher": self._dispatcher}
 
 
-def opening_of(root: str | os.PathLike[str], vfs: Vfs | None) -> tuple[str, Vfs]:
-    """Return the path of a root and its file system; NotAStore for a file."""
-    path, vfs = checked_root(root), vfs or OsVfs(descriptors_max=_DESCRIPTORS_MAX)
+def opening_of(
+    root: str | os.PathLike[str], vfs: Vfs | None, *, writable: bool = True
+) -> tuple[str, Vfs]:
+    """Return the path of a root and its file system; NotAStore for a file, ReadOnlyStore."""
+    path = checked_root(root)
+    if writable:
+        refuse_objects(path)
+    vfs = vfs or disk_of(path, descriptors_max=_DESCRIPTORS_MAX)
     try:
         vfs.entries(path)
     except NotADirectoryError:
@@ -376,7 +382,7 @@ def open_store(
             shards = os.path.join(os.fspath(root), TUBE_DIRECTORY)
             reason = f"a reader shows no shards; tubestore.open({shards!r}) does"
             raise InvalidMessage(f"layouts: 'tube': {reason}")
-    path, vfs = opening_of(root, vfs)
+    path, vfs = opening_of(root, vfs, writable=mode == "w")
     try:
         config = config_of_files(config, vfs, path, writable=mode == "w")
         has_shards = vfs.exists(os.path.join(path, TUBE_DIRECTORY))

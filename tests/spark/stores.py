@@ -65,7 +65,7 @@ def read_plan(
     """Return the rows of all splits, one after the other, without Spark."""
     names = shape.schema.names if columns is None else columns
     schema = pa.schema([shape.schema.field(name) for name in names])
-    reading = Reading(shape, schema, **how)
+    reading = Reading(shape, schema, made.root, **how)
     return [row for s in made.splits for b in reading.batches(s, vfs) for row in b.to_pylist()]
 
 

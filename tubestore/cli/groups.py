@@ -24,6 +24,7 @@ from tubestore.cli.kit.arguments import (
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Column, Row, message_line, time_text
+from tubestore.disks.roots import disk_of
 from tubestore.values import parse_time
 
 app = typer.Typer(help="Groups of consumers: members, positions, lag.", no_args_is_help=True)
@@ -303,10 +304,9 @@ def _say_moved(count: int, apply: bool) -> None:
 
 def _reading(root: str) -> Any:
     import tubestore
-    from tubestore.core.vfs import OsVfs
     from tubestore.segments.listing import check_root
 
-    check_root(root, OsVfs())
+    check_root(root, disk_of(root))
     return tubestore.open(root, mode="r")
 
 

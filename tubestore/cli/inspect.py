@@ -21,7 +21,7 @@ from tubestore.cli.kit.progress import watching
 from tubestore.cli.kit.text import Column, Kind, Row
 from tubestore.cli.opening import note_journal
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.record.names import LOCK_FILE
 from tubestore.segments.listing import check_root, find_shards
 
@@ -127,7 +127,7 @@ def check(
     """Print a row for each finding; exit code 1 if any was not accepted."""
     from tubestore.offline import check as checking
 
-    check_root(root, OsVfs())
+    check_root(root, disk_of(root))
     check_topic(root, topic, store_id)
     with printing(out, **how) as output, watching("checked", progress) as watch:
         findings = checking.check(
@@ -196,4 +196,4 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 def has_writer(root: str) -> bool:
     """Return whether a process holds the store's lock, as far as can be seen without taking it."""
-    return bool(OsVfs().lock_owners(join(root, OWN_DIRECTORY, LOCK_FILE)))
+    return bool(disk_of(root).lock_owners(join(root, OWN_DIRECTORY, LOCK_FILE)))

@@ -11,15 +11,15 @@ from typing import Any
 import tubestore
 from tubestore.cli.kit.arguments import note
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.record.names import JOURNAL_FILE, check_topic_name, parse_store_key
 from tubestore.segments.listing import check_root
 
 
 def open_existing(root: str, topic: str | None = None, **how: Any) -> tubestore.MessageStoreManager:
     """Open a store to write to; NotAStore if there is none, UnknownTopic if it lacks the topic."""
-    check_root(root, OsVfs())
-    if topic is not None and not OsVfs().exists(join(root, OWN_DIRECTORY)):
+    check_root(root, disk_of(root))
+    if topic is not None and not disk_of(root).exists(join(root, OWN_DIRECTORY)):
         with tubestore.open(root, mode="r") as seen:
             seen.topic(topic)
     return tubestore.open(root, **how)
@@ -28,20 +28,21 @@ def open_existing(root: str, topic: str | None = None, **how: Any) -> tubestore.
 def open_or_make(root: str, topic: str) -> tubestore.MessageStoreManager:
     """Open a store, or make one, in which a topic may be made."""
     check_topic_name(topic)
-    if OsVfs().exists(root):
-        check_root(root, OsVfs())
+    if disk_of(root).exists(root):
+        check_root(root, disk_of(root))
     return tubestore.open(root)
 
 
 def note_journal(root: str, topic: str | None = None, store_id: int | None = None) -> None:
     """Print how many messages a command that shows the files leaves out: those in the journal."""
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
-    if not OsVfs().exists(path):
+    vfs = disk_of(root)
+    if not vfs.exists(path):
         return
     from tubestore.offline.own_files import only_in_journal
 
     try:
-        found = only_in_journal(OsVfs(), root)
+        found = only_in_journal(vfs, root)
     except OSError as error:
         note(f"tubestore: {path} cannot be read: {error.strerror}")
         return

@@ -13,7 +13,7 @@ from tubestore.cli.kit.batches import emit_batches
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format
 from tubestore.cli.kit.text import Column, Row
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import address_from_int
@@ -62,7 +62,7 @@ def read(root: str, topic: str, chosen: ReadRequest, *, out: str | None, **how: 
         "start": parse_bound(chosen.start),
         "end": parse_bound(chosen.end),
     }
-    check_root(root, OsVfs())
+    check_root(root, disk_of(root))
     check_topic(root, topic)
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         found = store.topic(topic)

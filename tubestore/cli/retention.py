@@ -11,7 +11,7 @@ from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.segments.listing import check_root
 from tubestore.store.retention import SegmentRow
 from tubestore.values import age_text, moment_text, parse_size, size_text
@@ -75,7 +75,7 @@ def retention(
 def _open(root: str, topic: str | None, apply: bool) -> tubestore.MessageStoreManager:
     if apply:
         return open_existing(root, topic, background=False)
-    check_root(root, OsVfs())
+    check_root(root, disk_of(root))
     return tubestore.open(root, mode="r")
 
 

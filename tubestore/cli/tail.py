@@ -16,7 +16,7 @@ from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Row, message_line, time_text
 from tubestore.cli.read import COLUMNS, rows_of
 from tubestore.core.kernels import rows_at
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.groups.feed import feeds_of
 from tubestore.messages import ALL_COLUMNS
 from tubestore.options import PARTITIONS_PER_STORE
@@ -117,7 +117,7 @@ def tail(root: str, topic: str, wanted: Wanted, *, out: str | None, **how: Any) 
     """Print the last messages, and with `follow` what comes."""
     if wanted.follow and how["format"] not in _LINES:
         raise UsageMistake("--follow prints text, jsonl or csv")
-    check_root(root, OsVfs())
+    check_root(root, disk_of(root))
     check_topic(root, topic)
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         source = Tail(store, store.topic(topic), wanted)

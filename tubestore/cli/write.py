@@ -23,7 +23,7 @@ from tubestore.cli.kit.output import Format, Output, emit_object
 from tubestore.cli.kit.progress import watched, watching
 from tubestore.cli.kit.text import Column
 from tubestore.cli.opening import open_existing, open_or_make
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
 from tubestore.options import Durability
 from tubestore.store.topic import Topic, copies
@@ -53,7 +53,7 @@ def append(
     """Append files one after the other and print how much that was."""
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("append reports as text or jsonl")
-    if partitions is None and not OsVfs().exists(root):
+    if partitions is None and not disk_of(root).exists(root):
         raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
     check_readable(files)
     done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}

@@ -27,7 +27,8 @@ from functools import partial
 from os.path import basename
 
 from tubestore.core.paths import checked_root
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import NotAStore
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
@@ -87,7 +88,7 @@ def check(
     all.
     NotAStore if there is no store at `root`.
     """
-    root, vfs = checked_root(root), vfs or OsVfs()
+    root, vfs = checked_root(root), vfs or disk_of(root)
     bounds = read_bounds(vfs, root)  # before the files, which a writer writes first
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=True)
     if not vfs.entries(root):

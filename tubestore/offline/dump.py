@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from tubestore.core import kernels
 from tubestore.core.paths import checked_root
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.record.columns import columns_for
 from tubestore.record.decode import decode
 from tubestore.record.layouts import DATA_HEADER, address_from_int
@@ -83,7 +84,7 @@ def dump(
     `start_at`: leave out rows below this index offset; `trust_index`: show the entries as they
     are, without looking for messages that lack one. NotAStore if there is no store at `root`.
     """
-    vfs = vfs or OsVfs()
+    vfs = vfs or disk_of(root)
     shards = find_shards(checked_root(root), vfs, topic=topic, store_id=store_id, with_pending=True)
     for shard in shards:
         bytes_ = ShardBytes(vfs, shard)

@@ -24,9 +24,10 @@ import os
 from collections.abc import Callable, Iterator
 from os.path import basename
 
-from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
+from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import OsVfs, Vfs, take_lock
+from tubestore.disks.roots import local_root
 from tubestore.errors import StoreLocked
 from tubestore.offline.own_files import read_bounds
 from tubestore.offline.own_repair import give_up_shards, repair_state
@@ -54,7 +55,7 @@ def repair(
     refuses. With `topic` and `store_id` only those shards, and nothing of the store itself. `watch`
     gets the number of shards that are done, and of all.
     """
-    root, vfs = os.path.abspath(checked_root(root)), vfs or OsVfs()
+    root, vfs = local_root(root), vfs or OsVfs()
     check_root(root, vfs)
     if not apply:
         if is_written is not None and is_written():

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.trees import list_by_start
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import (
@@ -106,7 +107,7 @@ def find_shards(
     def asked(key: tuple[str, int]) -> bool:
         return topic in (None, key[0]) and store_id in (None, key[1]) and wanted(*key)
 
-    vfs = vfs or OsVfs()
+    vfs = vfs or disk_of(root)
     check_root(root, vfs)
     shards: list[ShardFiles] = []
     for _ in range(_LISTINGS):

@@ -171,13 +171,14 @@ def history(path: str) -> pa.Table:
     Columns: number, job_id, time, rows, bytes, query (of a micro-batch). The store keeps the
     records of 256 jobs; a job's id is known for ever.
     """
-    from tubestore.core.vfs import OsVfs
+    from tubestore.disks.roots import disk_of
     from tubestore.segments.listing import check_root
     from tubestore.spark.kit.publishing import history_of
     from tubestore.staging.commit_records import CommitRecords
 
-    check_root(path, OsVfs())
-    return history_of(CommitRecords(OsVfs(), path))
+    vfs = disk_of(path)
+    check_root(path, vfs)
+    return history_of(CommitRecords(vfs, path))
 
 
 def write_stream(

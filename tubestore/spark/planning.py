@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections import deque
 from collections.abc import (
     Callable,
     Collection,
@@ -34,7 +35,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import (
     CorruptRecord,
     DataLoss,
@@ -72,8 +74,10 @@ log = logging.getLogger(__name__)
 CHUNK_ENTRIES = 32_768
 #: What opening the files of a portion costs, in bytes that could be read in that time.
 PORTION_COST = 128 << 10
-#: How many of the last entries are examined for the end of what is whole.
+#: How many of the last entries are examined for the end of what is whole, at most: mostly it is
+#: among the last few, and a store in an object storage pays for every byte.
 _TAIL_ENTRIES = 8192
+_NEAR_ENTRIES = 256
 #: How many entries at either end of a portion determine its data files: a damaged one
 #: among them points anywhere.
 _EDGE_ENTRIES = 16
@@ -161,8 +165,9 @@ class ShardIndex:
         self.data_start = shard.data[0].start if shard.data else 0
         self.data_end = shard.data[-1].end if shard.data else 0
         self._open: tuple[str, Any] | None = None
-        #: What was read last: of which file, from which row on. Of a small shard it is all.
-        self._kept: tuple[str, int, np.ndarray[Any, Any]] = ("", 0, entries_in(b""))
+        #: What was read last at two places, mostly the end and the begin: of which file, from
+        #: which row on. Of a small shard it is all.
+        self._kept: deque[tuple[str, int, np.ndarray[Any, Any]]] = deque(maxlen=2)
 
     def read(self, file: StoredFile, first: int, count: int) -> np.ndarray[Any, Any]:
         """Return some entries of an index file by their place in it."""
@@ -170,11 +175,12 @@ class ShardIndex:
             return entries_in(file.content[first * ENTRY_SIZE : (first + count) * ENTRY_SIZE])
         if self._open is None or self._open[0] != file.path:
             self._open = (file.path, self._vfs.open(file.path, writable=False))
-        path, begin, entries = self._kept
-        if path != file.path or first < begin or first + count > begin + len(entries):
-            raw = self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE)
-            path, begin, entries = self._kept = file.path, first, entries_in(raw)
-        return entries[first - begin : first - begin + count]
+        for path, begin, entries in self._kept:
+            if path == file.path and begin <= first and first + count <= begin + len(entries):
+                return entries[first - begin : first - begin + count]
+        found = entries_in(self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE))
+        self._kept.append((file.path, first, found))
+        return found
 
     def data_offset(self, file: StoredFile, row: int) -> int:
         """Return the place of one entry's record; the end if it is gone."""
@@ -204,22 +210,27 @@ class ShardIndex:
             return (self.shard.index[-1].start if self.shard.index else 0), b""
         last = filled[-1]
         rows = last.size // ENTRY_SIZE
-        count = min(_TAIL_ENTRIES, rows)
+        count = min(_NEAR_ENTRIES, rows)
         entries = self.read(last, rows - count, count)
         whole = whole_entries(entries, self.data_end)
+        if not whole and count < rows:
+            count = min(_TAIL_ENTRIES, rows)
+            entries = self.read(last, rows - count, count)
+            whole = whole_entries(entries, self.data_end)
         last_entry = entries[whole - 1].tobytes() if whole else b""
         return last.start + ENTRY_SIZE * (rows - count + whole), last_entry
 
     def _first(self, end: int) -> int:
         """Return the offset of the first entry with data; `end` without one."""
         for file in self.shard.index:
-            rows = file.size // ENTRY_SIZE
-            for row in range(0, rows, _TAIL_ENTRIES):
-                entries = self.read(file, row, min(_TAIL_ENTRIES, rows - row))
+            rows, row, some = file.size // ENTRY_SIZE, 0, _NEAR_ENTRIES
+            while row < rows:
+                entries = self.read(file, row, min(some, rows - row))
                 ends = entries["data_offset"] + entries["data_size"].astype(np.int64)
                 kept = np.flatnonzero(ends > self.data_start)
                 if len(kept):
                     return file.start + ENTRY_SIZE * (row + int(kept[0]))
+                row, some = row + some, _TAIL_ENTRIES
         return end
 
     # -- times ---------------------------------------------------------------------------------
@@ -492,7 +503,7 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
 
     NotAStore, UnknownTopic, InvalidOption, DataLoss or OffsetOutOfRange for what cannot be read.
     """
-    vfs = vfs or OsVfs()
+    vfs = vfs or disk_of(options.path)
     note = None if options.fail_on_data_loss else log.warning
     horizon, journal = Horizon(vfs, options.path), journal_of(vfs, options.path, note)
     shards = [

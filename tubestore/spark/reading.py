@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.core.kernels import rows_at
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import CorruptRecord, DataLoss
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading.sources import EVERYTHING, Filter
@@ -40,6 +41,8 @@ class Reading:
     shape: Shape
     #: The columns that come out, in this order.
     schema: pa.Schema
+    #: Where the splits lie.
+    root: str
     filter: Filter = EVERYTHING
     verify: bool = False
     fail_on_corrupt: bool = True
@@ -65,7 +68,7 @@ class Reading:
         CorruptRecord at damage if `fail_on_corrupt`; DataLoss if files are no longer what the
         plan saw.
         """
-        vfs = vfs or OsVfs()
+        vfs = vfs or disk_of(self.root)
         for portion in split.portions:
             bytes_ = ShardBytes(vfs, portion.shard)
             try:

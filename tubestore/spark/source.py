@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.spark.kit.loads import Load
 from tubestore.spark.kit.options import PUSHABLE, ReadOptions
 from tubestore.spark.kit.shapes import SHAPES
@@ -34,6 +34,6 @@ class TubeStoreSource(StoreSource):
 
     kind: ClassVar = StoreKind(
         "tubestore", ReadOptions, WriteOptions, Load, SHAPES,
-        lambda options: choose_shards(OsVfs(), options), reading_of, plan, stream_reader,
-        PUSHABLE, {"tubestore": "offset", "kafka": "offset"}, grouped,
+        lambda options: choose_shards(disk_of(options.path), options), reading_of, plan,
+        stream_reader, PUSHABLE, {"tubestore": "offset", "kafka": "offset"}, grouped,
     )  # fmt: skip

@@ -22,6 +22,7 @@ def reading_of(options: ReadOptions, schema: StructType) -> Reading:
     return Reading(
         shape,
         shape.chosen(to_arrow_schema(schema, timezone="UTC")),
+        options.path,
         options.filter,
         options.verify_crc,
         options.fail_on_corrupt,

@@ -34,8 +34,9 @@ import xxhash
 from tubestore.clock import Clock, SystemClock
 from tubestore.core import kernels
 from tubestore.core.layout import Buffer
-from tubestore.core.paths import checked_root, join
+from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
+from tubestore.disks.roots import local_root
 from tubestore.errors import (
     DiskFull,
     InvalidMessage,
@@ -96,7 +97,7 @@ class TaskStaging:
         self.job_id = check_job_id(job_id)
         if not attempt or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in attempt):
             raise InvalidName(attempt, "an attempt is named by letters, digits, _ . and -")
-        self.directory = staging_directory(os.path.abspath(checked_root(root)), job_id)
+        self.directory = staging_directory(local_root(root), job_id)
         self._vfs: Vfs = vfs or OsVfs()
         #: What the names of all its files begin with.
         self._name = f"a{attempt}-{token or uuid.uuid4().hex[:12]}"

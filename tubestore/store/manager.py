@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tubestore.clock import Clock, SystemClock, Time
-from tubestore.core.paths import checked_root
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import absolute_root, disk_of, local_root
 from tubestore.errors import InvalidMessage, TubeStoreError, documented
 from tubestore.groups import admin
 from tubestore.groups.admin import ExpiredGroup, GroupDescription, Moved, Place
@@ -67,14 +67,14 @@ class MessageStoreManager(Mapping[str, Topic]):
     ) -> None:
         if mode not in ("w", "r"):
             raise ValueError(f"mode {mode!r}: 'w' to write (made if missing) or 'r' to read")
-        self.root = os.path.abspath(checked_root(root))
+        self.root = absolute_root(root) if mode == "r" else local_root(root)
         #: Consumers that are to be closed before the store.
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._engine = Engine(
             self.root,
             mode,
             options or StoreOptions(),
-            vfs or OsVfs(),
+            vfs or disk_of(self.root),
             clock or SystemClock(),
             background=background,
         )

@@ -4,9 +4,9 @@
 2. A task a group of queues, and one an index file, compares these with the parts.
 3. The driver checks names and lengths of files, the checkpoint, the broker's own files, jobs.
 
-The parts are in `<root>/.tubestore/spark-audit/<job>/` meanwhile, where every node sees them;
-nothing else is written, and a broker may be at work. Shards beside the log are a tube root of
-their own: `tubestore spark audit STORE/tube`.
+The parts are in `<root>/.tubestore/spark-audit/<job>/` meanwhile, where every node sees them, or in
+another such directory; nothing else is written, and a broker may be at work. Shards beside the log
+are a tube root of their own: `tubestore spark audit STORE/tube`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from rocketcompat.spark.jobs.rebuild_tasks import QueueSplit
 from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import plan_range
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.disks.roots import absolute_root, is_object_root
+from tubestore.errors import InvalidOption
 from tubestore.spark.kit import running
 from tubestore.spark.kit.running import Done, Row, Watch, silent
 
@@ -66,15 +68,20 @@ def plan_audit(
     job_id: str | None = None,
     options: Mapping[str, Any] | None = None,
     max_split_bytes: int = 128 << 20,
+    work: str | None = None,
 ) -> LogScan:
-    """Plan the audit of a store as it is now; `options` are the store's. NotAStore."""
-    directory = StoreDirectory(os.path.abspath(root), options)
+    """Plan the audit of a store as it is now; `options` are the store's. NotAStore, InvalidOption.
+
+    `work`: a directory for the parts that every node sees, if they cannot be below the root.
+    """
+    directory = StoreDirectory(absolute_root(root), options)
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})
     log = directory.log
     made = plan_range(directory, given, log.min_offset, log.max_offset)
-    return LogScan(
-        directory, directory.path(OWN_DIRECTORY, WORK_DIRECTORY, job_id or "audit"), made
-    )
+    if work is None and is_object_root(directory.root):
+        raise InvalidOption("work", "an audit of objects needs a directory that every node can see")
+    parts = directory.path(OWN_DIRECTORY) if work is None else os.path.abspath(work)
+    return LogScan(directory, os.path.join(parts, WORK_DIRECTORY, job_id or "audit"), made)
 
 
 @renamed_keyword("told", "watch")
@@ -85,17 +92,21 @@ def audit(
     job_id: str | None = None,
     options: Mapping[str, Any] | None = None,
     max_split_bytes: int = 128 << 20,
+    work: str | None = None,
     watch: Watch = silent,
 ) -> Audited:
     """Cross-check log, queues and index in tasks; NotAStore, InvalidOption.
 
-    An interrupted run is taken up again with its `job_id`; without one it begins anew.
+    An interrupted run is taken up again with its `job_id`; without one it begins anew. `work` as in
+    `plan_audit`.
     """
-    planned = plan_audit(root, job_id=job_id, options=options, max_split_bytes=max_split_bytes)
-    directory, work = planned.directory, Path(planned.work_directory)
+    planned = plan_audit(
+        root, job_id=job_id, options=options, max_split_bytes=max_split_bytes, work=work
+    )
+    directory, parts = planned.directory, Path(planned.work_directory)
     if job_id is None:
-        shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir(parents=True, exist_ok=True)
     before = [*check.check_jobs(directory), *check.check_files(directory)]
     scanned, log = planned.scanned(spark, watch)
     keys = _first_key(log)
@@ -104,7 +115,7 @@ def audit(
     queues = list(_queue_splits(directory, log, running.parallelism(spark)))
     paths = directory.index_paths() if geometry is not None else []
     files = [IndexFileSplit(path, _placed(planned, log)) for path in paths]
-    compared = run_wave(spark, "compare", job, [*files, *queues], work, watch)
+    compared = run_wave(spark, "compare", job, [*files, *queues], parts, watch)
     findings = [
         *before,
         *(region_finding(directory, region) for region in log.regions),
@@ -115,7 +126,7 @@ def audit(
         *check.check_checkpoint(directory, ScannedEnd(directory, log.end), log.last_timestamp),
         *check.check_config(directory),
     ]
-    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(parts, ignore_errors=True)
     done = Done([*scanned.rows, *compared.rows], scanned.resumed + compared.resumed,
                 scanned.seconds + compared.seconds)  # fmt: skip
     return Audited(findings, log.records, sum(s.bytes for s in planned.log.splits), done)

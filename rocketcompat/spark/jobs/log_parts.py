@@ -40,7 +40,7 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.messages import DispatchBatch
 from rocketcompat.queues.units import RecordUnits, units_of
 from tubestore.core.kernels import stable_order
-from tubestore.core.vfs import Vfs
+from tubestore.core.vfs import OsVfs, Vfs
 
 Array = np.ndarray[Any, Any]
 #: A unit's bytes and where it goes, its record's store time, and how many messages that holds.
@@ -208,7 +208,7 @@ def write_part(
         writer.add(batch_of_records(piece, writer.summary.end, behind, delays))
     summary = writer.summary
     summary.ends = summary.ends or (summary.end < end and not _ends_a_file(directory, summary.end))
-    return *writer.write(directory.vfs, parts, number), summary
+    return *writer.write(OsVfs(), parts, number), summary
 
 
 def _ends_a_file(directory: StoreDirectory, position: int) -> bool:

@@ -48,6 +48,7 @@ from rocketcompat.spark.planning import plan_range
 from rocketcompat.store.structures import BATCH_QUEUES, INDEX, QUEUES
 from tubestore.core.old_paths import renamed_keyword
 from tubestore.core.quarantine import Quarantine
+from tubestore.disks.roots import local_root
 from tubestore.spark.kit import running
 from tubestore.spark.kit.running import (
     Done,
@@ -106,7 +107,7 @@ def plan_rebuild(
     max_split_bytes: int = 128 << 20,
 ) -> Rebuild:
     """Plan a rebuild; `options` are the store's, by RocketMQ's names. NotAStore, InvalidMessage."""
-    directory = StoreDirectory(os.path.abspath(root), options)
+    directory = StoreDirectory(local_root(root), options)
     wanted = structures_to_build(directory, structures, STRUCTURES)
     directory.check_changeable()
     given = RocketOptions.parse({"path": directory.root, "maxSplitBytes": str(max_split_bytes)})

@@ -5,7 +5,6 @@ Every record counts, the prepared and the rolled back ones too; bodies are not r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from rocketcompat.spark.options import RocketOptions
 from rocketcompat.spark.planning import LogPlan, LogSplit, log_end, plan_range
 from rocketcompat.spark.reading import pieces
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.disks.roots import absolute_root
 from tubestore.spark.jobs.stats import StatsResult, added_up, by_topic, merged
 from tubestore.spark.kit.running import Row, Watch, run, silent
 
@@ -60,7 +60,7 @@ class LogStatsJob:
 
 def plan_stats(root: str, options: Mapping[str, Any] | None = None) -> LogPlan:
     """Plan the statistics of a log as it is now; `options` are the store's. NotAStore."""
-    directory = StoreDirectory(os.path.abspath(root), options)
+    directory = StoreDirectory(absolute_root(root), options)
     given = RocketOptions.parse({"path": directory.root})
     return plan_range(directory, given, directory.log.min_offset, log_end(directory))
 

@@ -24,6 +24,7 @@ from rocketcompat.spark.write_options import STORE_TABLE, RocketWriteOptions
 from rocketcompat.staging.writer import StagedLogWriter, blocks_of
 from tubestore.core.kernels import Int64s, bytes_of, offsets_of
 from tubestore.core.old_paths import renamed_keyword
+from tubestore.disks.roots import disk_of
 from tubestore.errors import InvalidOption
 from tubestore.spark.jobs.compact import sound_columns
 from tubestore.spark.kit.options import ReadOptions
@@ -127,7 +128,7 @@ def plan_tube_convert(
     portions = [portion for split in made.splits for portion in split.portions]
     if any(portion.limits or not portion.others for portion in portions):
         raise InvalidOption("partitions", "a conversion has whole topics, from begin to end")
-    splits = by_ids(portions, options.max_split_bytes)
+    splits = by_ids(portions, options.max_split_bytes, disk_of(options.path))
     return TubeConvertJob(name, load, options), replace(made, splits=splits)
 
 

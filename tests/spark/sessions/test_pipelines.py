@@ -34,10 +34,10 @@ def test_the_pipeline_on_the_page_copies_a_store(tmp_path: Path) -> None:
 
     pytest.importorskip("grpc", reason="Spark Connect's packages come with spark-local")
     write_store(tmp_path / "logs", {"logs": 300})
-    found = re.search(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
+    programs = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (program,) = [found for found in programs if "pyspark import pipelines" in found]
     (tmp_path / "definitions").mkdir()
-    definitions = found[1].replace("/data/", f"{tmp_path}/")
+    definitions = program.replace("/data/", f"{tmp_path}/")
     (tmp_path / "definitions" / "copy.py").write_text(definitions)
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(home=tmp_path))
     done = subprocess.run(

@@ -68,7 +68,7 @@ def test_batches_are_some_mib_whatever_the_size_of_a_split(tmp_path: Path) -> No
         for _ in range(40):
             topic.append(bytes(1_000_000))
     made = planned(tmp_path)
-    reading = Reading(TUBESTORE, TUBESTORE.schema)
+    reading = Reading(TUBESTORE, TUBESTORE.schema, made.root)
     sizes = [b.nbytes for s in made.splits for b in reading.batches(s)]
     assert len(made.splits) == 1
     assert max(sizes) < 10 << 20
@@ -106,7 +106,7 @@ def test_damage_fails_a_job_also_without_a_request_for_the_state(root: Path) -> 
 
 def test_a_reading_and_its_splits_survive_the_way_to_another_process(root: Path) -> None:
     made = planned(root)
-    reading = Reading(TUBESTORE, TUBESTORE.schema)
+    reading = Reading(TUBESTORE, TUBESTORE.schema, made.root)
     again = pickle.loads(pickle.dumps((reading, made)))
     rows = [row for s in again[1].splits for b in again[0].batches(s) for row in b.to_pylist()]
     assert rows == scanned_rows(root)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tubestore.core.paths import OWN_DIRECTORY, checked_root, join
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 
 _FILE = "accepted.json"
 _FORMAT = 1
@@ -26,7 +27,7 @@ class AcceptedFindings:
     """The acknowledged findings of one store."""
 
     def __init__(self, root: str | os.PathLike[str], vfs: Vfs | None = None) -> None:
-        self._root, self._vfs = checked_root(root), vfs or OsVfs()
+        self._root, self._vfs = checked_root(root), vfs or disk_of(root)
         self.path = join(self._root, OWN_DIRECTORY, _FILE)
         #: Why the file cannot be read; nothing counts as accepted then.
         self.problem: str | None = None

@@ -51,11 +51,12 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 def is_empty(root: str) -> bool:
     """True if a directory has no entries; NotAStore if it is missing, or something else."""
-    from tubestore.core.vfs import OsVfs
+    from tubestore.disks.roots import disk_of
     from tubestore.segments.listing import check_root
 
-    check_root(root, OsVfs())
-    return not os.listdir(root)
+    vfs = disk_of(root)
+    check_root(root, vfs)
+    return not vfs.entries(root)
 
 
 def check_topic(root: str, topic: str | None, store_id: int | None = None) -> None:

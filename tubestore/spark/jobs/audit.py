@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tubestore.core.old_paths import renamed_keyword
-from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.core.vfs import Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.messages import STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.record.columns import columns_for
 from tubestore.record.decode import decode
@@ -58,7 +59,7 @@ class AuditJob:
         }
 
     def _portion(self, portion: Portion, found: _Findings, vfs: Vfs | None = None) -> Row:
-        vfs, shard = vfs or OsVfs(), portion.shard
+        vfs, shard = vfs or disk_of(self.root), portion.shard
         bytes_ = ShardBytes(vfs, shard)
         first, end = -1, -1
         try:

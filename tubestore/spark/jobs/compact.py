@@ -13,7 +13,7 @@ messages were left out), the files concerned are rewritten then.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from tubestore.core import kernels
 from tubestore.core.old_paths import renamed_keyword
-from tubestore.core.vfs import OsVfs
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.disks.roots import disk_of
 from tubestore.errors import CorruptRecord, InvalidOption
 from tubestore.options import StoreOptions
 from tubestore.reading.sources import Filter
@@ -110,7 +111,7 @@ def sound_columns(portion: Portion, options: ReadOptions) -> Iterator[tuple[Reco
 
 def _sound_entries(portion: Portion, options: ReadOptions) -> Iterator[tuple[Any, Window, int]]:
     """Go through what is wanted: (entries of sound records, their bytes, how many were damaged)."""
-    bytes_ = ShardBytes(OsVfs(), portion.shard)
+    bytes_ = ShardBytes(disk_of(options.path), portion.shard)
     try:
         for _, entries in portion_entries(bytes_, portion):
             wanted = _chosen(entries, options.filter.mask(entries))
@@ -180,32 +181,33 @@ def plan_compact(
     made = plan(options)
     if any(portion.limits for split in made.splits for portion in split.portions):
         raise InvalidOption("startingOffsets", "a copy has whole topics")
-    settings = load_topics(StoreDirectory(OsVfs(), options.path, "r"), StoreOptions()).settings
+    source = StoreDirectory(disk_of(options.path), options.path, "r")
+    settings = load_topics(source, StoreOptions()).settings
     load = replace(
         load, settings={name: its for name, its in settings.items() if options.wants_topic(name)}
     )
-    splits = placed_splits(made.splits, _ends_of(load.path), options.filter)
+    splits = placed_splits(made, _ends_of(load.path), options.filter)
     return CompactJob(name, load, options), replace(made, splits=splits)
 
 
 def placed_splits(
-    splits: Sequence[Split], ends: Mapping[tuple[str, int], Place], wanted: Filter
+    made: Plan, ends: Mapping[tuple[str, int], Place], wanted: Filter
 ) -> tuple[PlacedSplit, ...]:
     """Return the place of each split's rows if all go behind `ends` in order."""
-    placed, now = [], dict(ends)
-    for split in splits:
+    vfs, placed, now = disk_of(made.root), [], dict(ends)
+    for split in made.splits:
         places: dict[tuple[str, int], Place] = {}
         for portion in split.portions:
             key = (portion.shard.topic, portion.shard.store_id)
             index_end, data_end = now.setdefault(key, (0, 0))
             places.setdefault(key, (index_end, data_end))
-            rows, size = _expected(portion, wanted)
+            rows, size = _expected(vfs, portion, wanted)
             now[key] = (index_end + rows * ENTRY_SIZE, data_end + size)
         placed.append(PlacedSplit(split.portions, places))
     return tuple(placed)
 
 
-def _expected(portion: Portion, wanted: Filter) -> tuple[int, int]:
+def _expected(vfs: Vfs, portion: Portion, wanted: Filter) -> tuple[int, int]:
     """Return (rows, bytes of their records) of a portion, by the index alone.
 
     Where all rows are wanted, by its ends: records follow each other, or almost always do.
@@ -213,7 +215,7 @@ def _expected(portion: Portion, wanted: Filter) -> tuple[int, int]:
     if wanted.is_empty:
         return portion.rows, portion.bytes - portion.rows * ENTRY_SIZE
     rows = size = 0
-    bytes_ = ShardBytes(OsVfs(), portion.shard)
+    bytes_ = ShardBytes(vfs, portion.shard)
     try:
         for _, entries in portion_entries(bytes_, portion):
             keep = wanted.mask(entries)

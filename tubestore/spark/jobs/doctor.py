@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
+from tubestore.disks.roots import local_root
 from tubestore.errors import TubeStoreError
 from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.record.state_files import parse_identity
@@ -87,7 +88,7 @@ def doctor(spark: SparkSession, root: str) -> Diagnosis:
 def _probe_of(root: str) -> Probe:
     token = uuid.uuid4().hex[:12]
     staging = join(root, OWN_DIRECTORY, STAGING_DIRECTORY, f"doctor-{token}")
-    return Probe(os.path.abspath(root), join(root, OWN_DIRECTORY, STORE_FILE), staging, PACKAGES)
+    return Probe(local_root(root), join(root, OWN_DIRECTORY, STORE_FILE), staging, PACKAGES)
 
 
 def _rows(spark: SparkSession, probe: Probe) -> list[Row]:

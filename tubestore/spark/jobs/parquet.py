@@ -125,7 +125,7 @@ def plan_export(
     shape = SHAPES[options.shape]
     names = [n for n in (columns or shape.schema.names) if n != "topic"]
     reading = Reading(
-        shape, shape.part(names), options.filter, options.verify_crc, options.fail_on_corrupt
+        shape, shape.part(names), root, options.filter, options.verify_crc, options.fail_on_corrupt
     )
     return ExportJob(os.path.abspath(out), reading, compression, root), plan(options)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tubestore.core.old_paths import renamed_keyword
-from tubestore.core.vfs import OsVfs
+from tubestore.disks.roots import disk_of
 from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.kit.running import Done, Row, Watch, run, silent
@@ -39,7 +39,7 @@ class StatsJob:
 
     def work(self, number: int, split: Split) -> Row:
         """Add one split up: a list a group, in the order of `COLUMNS`."""
-        vfs, groups = OsVfs(), []
+        vfs, groups = disk_of(self.root), []
         for portion in split.portions:
             bytes_ = ShardBytes(vfs, portion.shard)
             try:

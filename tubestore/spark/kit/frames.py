@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tubestore.disks.roots import absolute_root
 from tubestore.spark.kit.publishing import new_job_id
 from tubestore.spark.kit.pushdown import SETTING
 
@@ -46,7 +47,7 @@ def read_frame(
     kind, texts = source.kind, texts_of(given)
     options = kind.read_options.parse({**texts, "path": str(path)}, stream=stream)
     if _on_the_driver(spark):
-        path = os.path.abspath(options.path)  # Spark may run in another directory
+        path = absolute_root(options.path)  # Spark may run in another directory
         kind.check(replace(options, path=path))
     source.register(spark)
     shape, always = kind.shapes[options.shape], None
@@ -127,7 +128,7 @@ def _load(
 
     options = source.kind.write_options.parse({**texts, "path": str(path)}, stream=stream)
     if _on_the_driver(df.sparkSession):
-        options = replace(options, path=os.path.abspath(options.path))
+        options = replace(options, path=absolute_root(options.path))
     source.register(df.sparkSession)
     schema = to_arrow_schema(df.schema, timezone="UTC")  # as the sinks see it
     return options.path, source.kind.load.prepare(options, schema)

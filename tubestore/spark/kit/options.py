@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
+from tubestore.disks.roots import is_object_root
 from tubestore.errors import InvalidMessage, InvalidOption, listed
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.record.layouts import key_code_of
@@ -225,7 +226,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 # -- the table ------------------------------------------------------------------------------------
 
 SHARED = (
-    Option("path", text, None, "Directory of the store, the same on every node."),
+    Option("path", text, None, "Directory of the store, the same on every node, or `s3://…`."),
     Option("schema", one_of("tubestore", "kafka"), "tubestore", "Columns: our own, or Kafka's."),
     Option("subscribe", names, None, "Topics, separated by commas; without one: all topics."),
     Option("subscribePattern", pattern, None, "A regular expression that a whole name matches."),
@@ -358,6 +359,16 @@ def local_path(path: str | None) -> str:
     return path
 
 
+def readable_path(path: str | None, *, stream: bool | None) -> str:
+    """As `local_path`; a batch also reads a copy in an object storage."""
+    if path is None or not is_object_root(path):
+        return local_path(path)
+    if stream:
+        text = "a stream needs a lease on a directory that every node can see; a batch reads this"
+        raise InvalidOption("path", f"{path}: {text}")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
     """What is read of a store of any format, checked."""
@@ -404,7 +415,7 @@ def shared_fields(found: Mapping[str, Any], *, stream: bool | None) -> dict[str,
     if found["startingOffsets"] == LATEST and stream is False:
         raise InvalidOption("startingOffsets", "latest: a batch starts at earliest or offsets")
     return {
-        "path": local_path(found["path"]),
+        "path": readable_path(found["path"], stream=stream),
         "shape": found["schema"],
         "topics": found["subscribe"],
         "topic_pattern": found["subscribePattern"],

@@ -21,7 +21,8 @@ def test_a_fixed_schema_with_the_former_name_partition_id_is_read(root: Path) ->
     with pytest.warns(DeprecationWarning, match="partition_id is named partition"):
         schema = TUBESTORE.part(columns)
     assert schema.names == TUBESTORE.chosen(schema).names == columns
-    batches = [b for s in planned(root).splits for b in Reading(TUBESTORE, schema).batches(s)]
+    reading = Reading(TUBESTORE, schema, str(root))
+    batches = [b for s in planned(root).splits for b in reading.batches(s)]
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert rows == [{"offset": r["offset"], "partition_id": r["partition"]} for r in expected]
 
