@@ -11,23 +11,23 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from rocketcompat.messages import (
-    BatchItem,
-    GetMessageStatus,
-    Message,
-    MessageBatch,
-    MessageRecord,
-    PutBatchResult,
-    PutResult,
-    PutStatus,
-)
 from rocketcompat.old_paths import LAYER
-from rocketcompat.options import MessageStoreConfig, camel_to_snake
 from tubestore.core.doors import lazily
 from tubestore.core.old_paths import keep
 from tubestore.errors import unknown_name
 
 if TYPE_CHECKING:
+    from rocketcompat.messages import (
+        BatchItem,
+        GetMessageStatus,
+        Message,
+        MessageBatch,
+        MessageRecord,
+        PutBatchResult,
+        PutResult,
+        PutStatus,
+    )
+    from rocketcompat.options import MessageStoreConfig
     from rocketcompat.store.default_message_store import DefaultMessageStore
     from rocketcompat.store.reader import StoreReader
     from tubestore.clock import Clock
@@ -53,10 +53,21 @@ __all__ = [
     "open",
 ]
 
-# The command line shows its help without numpy and pyarrow.
 __getattr__ = lazily(
     __name__,
-    {"DefaultMessageStore": "store.default_message_store", "StoreReader": "store.reader"},
+    {
+        "BatchItem": "messages",
+        "DefaultMessageStore": "store.default_message_store",
+        "GetMessageStatus": "messages",
+        "Message": "messages",
+        "MessageBatch": "messages",
+        "MessageRecord": "messages",
+        "MessageStoreConfig": "options",
+        "PutBatchResult": "messages",
+        "PutResult": "messages",
+        "PutStatus": "messages",
+        "StoreReader": "store.reader",
+    },
 )
 
 
@@ -139,6 +150,8 @@ def open(
 
 def _unknown_argument(name: str) -> str:
     """Return a sentence for an argument that `open` does not have: it may be an option."""
+    from rocketcompat.options import MessageStoreConfig, camel_to_snake
+
     options = MessageStoreConfig.__dataclass_fields__
     option = camel_to_snake(name)
     if option in options:

@@ -1,7 +1,7 @@
 """Messages given as Arrow columns: taken in, checked, and made the parts of records.
 
 Columns: `topic` is needed; `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
-`properties` (text as on disk, or a map), `flag`, `sys_flag`, `born_timestamp`, `born_host`,
+`properties` (text as on disk, a map, or dicts), `flag`, `sys_flag`, `born_timestamp`, `born_host`,
 `store_host`, `reconsume_times`, `prepared_transaction_offset` have `Message`'s defaults.
 Everything is checked before anything is encoded, so a refused batch leaves no trace.
 """
@@ -90,9 +90,20 @@ def given_in(messages: Any) -> GivenMessages:
     properties = columns.get("properties")
     if properties is not None and pa.types.is_nested(properties.type):
         kind = properties.type
-        if not pa.types.is_map(kind) or _is_number(kind.item_type) or _is_number(kind.key_type):
+        if pa.types.is_struct(kind):  # dicts: what a row lacks is null
+            columns["properties"] = _map_of_dicts(properties)
+        elif not pa.types.is_map(kind) or _is_number(kind.item_type) or _is_number(kind.key_type):
             raise InvalidMessage(f"properties: {kind} is neither text nor a map of texts")
     return GivenMessages(table.num_rows, columns)
+
+
+def _map_of_dicts(column: pa.StructArray) -> pa.MapArray:
+    rows = [[pair for pair in (row or {}).items() if pair[1] is not None]
+            for row in column.to_pylist()]  # fmt: skip
+    try:
+        return pa.array(rows, pa.map_(pa.string(), pa.string()))
+    except (TypeError, pa.ArrowException) as error:
+        raise InvalidMessage(f"properties: {error}") from None
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

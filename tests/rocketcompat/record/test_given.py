@@ -111,3 +111,15 @@ def test_an_inner_batch_that_is_none_refuses_all_rows(tmp_path: Path, text: str)
         with pytest.raises(InvalidMessage, match="INNER_NUM"):
             store.put_columns(given)
         assert store.max_physical_offset == 0
+
+
+def test_properties_are_taken_as_dicts(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        given = [{"region": "eu"}, {"colour": "red"}, None, {}]
+        put = store.put_columns({"topic": ["T"] * 4, "body": [b"x"] * 4, "properties": given})
+        records = [store.look_message(at) for at in put["physical_offset"].to_pylist()]
+        assert [record and record.properties for record in records] == [g or {} for g in given]
+        before = store.max_physical_offset
+        with pytest.raises(InvalidMessage, match="properties: "):
+            store.put_columns({"topic": ["T"], "body": [b"x"], "properties": [{"a": 1}]})
+        assert store.max_physical_offset == before

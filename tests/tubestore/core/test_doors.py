@@ -20,6 +20,8 @@ ROOMS = [
     ("rocketcompat.staging", "StagedLogWriter", "writer"),
     ("rocketcompat.spark.jobs", "convert", "to_shards"),
     ("tubestore.staging", "StagedWriter", "writer"),
+    ("rocketcompat", "Message", "messages"),
+    ("rocketcompat", "MessageStoreConfig", "options"),
     ("tubestore", "Topic", "store.topic"),
 ]
 LOOK = """
