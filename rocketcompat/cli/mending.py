@@ -126,6 +126,7 @@ def repair(
     something.
     """
     directory = given.directory()
+    from rocketcompat.formats import LOCK_FILE
     from rocketcompat.repair.plan import plan_repair
 
     if not apply:
@@ -134,6 +135,10 @@ def repair(
         rows = planned.counted(action.as_row() for action in plan.actions)
         emit_found(rows, ACTION_COLUMNS, given.output, "nothing to repair")
         planned.note("rocketcompat", applied=False)
+        owners = directory.vfs.lock_owners(directory.path(LOCK_FILE))
+        if owners:
+            text = f"process {owners[0]} writes to the store: this is its state of a moment"
+            note(f"{text}, and --apply is refused")
         if planned.to_do:
             raise Leave(EXIT_FINDINGS)
         return

@@ -215,4 +215,5 @@ def take_lock(vfs: Vfs, path: str, *, kind: str, root: str, note: str) -> VfsLoc
     try:
         return vfs.lock(path, kind=kind, note=note, root=root)
     except BlockingIOError as error:
-        raise StoreLocked(root, vfs.lock_holder(note)) from error
+        owners = [f"process {owner}" for owner in vfs.lock_owners(path) or ()]  # a broker's, too
+        raise StoreLocked(root, vfs.lock_holder(note) or " and ".join(owners)) from error
