@@ -1,21 +1,27 @@
 """The lease of a running stream: what it has not read yet is left alone by retention.
 
 Held from the start of the batch that comes next, renewed by a thread of its own, since a batch may
-take longer than a lease lasts. When the process dies the lease runs out by itself.
+take longer than a lease lasts. When a query ends, Spark terminates the process that holds its lease
+(SIGTERM) and calls nothing first, so the lease is given up in the signal's handler. When the
+process is killed the lease runs out by itself.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from types import FrameType
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.vfs import Vfs
 from tubestore.store.leases import Lease
 
 TTL_MS = 120_000
+#: How long a process that is terminated waits for its lease to be given up.
+_RELEASE_SECONDS = 5.0
 
 
 class StreamLease:
@@ -48,6 +54,7 @@ class StreamLease:
                 )
                 self._thread = threading.Thread(target=self._keep, daemon=True)
                 self._thread.start()
+                self._end_with_process()
             elif any(self._lease.offsets.get(k) != v for k, v in offsets.items()):
                 self._lease.offsets |= offsets  # written when it is renewed: later is safer
                 if self._due(TTL_MS // 4):
@@ -55,6 +62,22 @@ class StreamLease:
         except OSError as error:
             self._refused = True
             self._note(f"{self._root}: no lease can be held, retention may be quicker: {error}")
+
+    def _end_with_process(self) -> None:
+        """Give the lease up when this process is terminated, unless it has a handler of its own."""
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        ):
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        # In a thread of its own: this one may be in the middle of a renewal, and hold its lock.
+        released = threading.Thread(target=self.release, daemon=True)
+        released.start()
+        released.join(_RELEASE_SECONDS)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _due(self, after_ms: int) -> bool:
         assert self._lease is not None
@@ -79,3 +102,8 @@ class StreamLease:
         if self._lease is not None:
             self._lease.release()
             self._lease = None
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) == self._terminated
+        ):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

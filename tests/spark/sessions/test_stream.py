@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.spark.stores import scanned_rows, write_store
+from tubestore.core.vfs import OsVfs
+from tubestore.spark.holding import TTL_MS
+from tubestore.store.leases import read_leases
 
 
 @pytest.fixture
@@ -82,6 +86,18 @@ def test_a_running_query_follows_a_writer_and_knows_how_far_it_is_behind(
     assert sum(behind(progress, str(root))["orders"].values()) == 6
     latest = json.loads(progress["sources"][0]["latestOffset"])
     assert latest["shards"]["fresh-0"] == 7 * 28
+
+
+def test_a_lease_ends_with_its_query(spark: Any, root: Path, checkpoints: str) -> None:
+    frame = stream(spark, root, maxOffsetsPerTrigger=400)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoints)
+    query = writer.start()
+    query.processAllAvailable()
+    assert len(read_leases(OsVfs(), str(root))) == 1
+    query.stop()
+    deadline = time.monotonic() + TTL_MS / 2000
+    while read_leases(OsVfs(), str(root)):  # the process that held it is ending
+        assert time.monotonic() < deadline
 
 
 def test_a_query_waits_for_enough_messages_and_shows_what_is_behind_it(
