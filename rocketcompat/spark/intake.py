@@ -71,6 +71,7 @@ class RocketIntake(TakenColumns):
         {"queue_offset", "physical_offset", "offset", "store_size", "version", "store_timestamp",
          "store_time", "body_crc", "msg_id"}
     )  # fmt: skip
+    may_lack = frozenset(("queue_id", "born_timestamp", "timestamp", "state", *_HOSTS))
 
     def __init__(self, schema: pa.Schema, topic: str | None, queues: int) -> None:
         super().__init__(schema, topic)

@@ -47,6 +47,14 @@ def test_rows_without_a_queue_take_turns(tmp_path: Path) -> None:
     assert found == [("logs", n % 3, b"%d" % n) for n in range(6)]
 
 
+def test_what_an_insert_fills_with_null_counts_as_not_given(tmp_path: Path) -> None:
+    row = dict.fromkeys(ROCKETMQ_SCHEMA.names) | {"topic": "logs", "body": b"one"}
+    run(tmp_path, [pa.RecordBatch.from_pylist([row], ROCKETMQ_SCHEMA)])
+    (found,) = dumped(tmp_path)
+    assert (found["topic"], found["body"], found["queue_id"]) == ("logs", b"one", 0)
+    assert sound(tmp_path)
+
+
 def test_tags_and_keys_count_before_the_properties(tmp_path: Path) -> None:
     maps = pa.array([[("KEYS", "old"), ("a", "b")]], pa.map_(pa.string(), pa.string()))
     run(tmp_path, [batch(0, 1, properties=maps, keys=["new"], tags=["t"], flag=[7])])

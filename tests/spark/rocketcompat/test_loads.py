@@ -104,7 +104,7 @@ def test_rows_go_to_a_log_that_lies_elsewhere(tmp_path: Path) -> None:
     [
         ({"state": ["torn"]}, "column state"),
         ({"body": pa.array([None], pa.binary())}, "column body"),
-        ({"born_timestamp": pa.array([None], pa.int64())}, "column born_timestamp"),
+        ({"born_timestamp": pa.array([None, 5], pa.int64())}, "column born_timestamp"),
         ({"key": [b"\xff"]}, "not UTF-8"),
         ({"queue_id": [-1]}, "queue_id"),
     ],
@@ -113,7 +113,7 @@ def test_rows_that_cannot_be_taken_leave_nothing(
     columns: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidMessage, match=reason):
-        run(tmp_path, [batch(0, 1, **columns)])
+        run(tmp_path, [batch(0, len(next(iter(columns.values()))), **columns)])
     assert not list((tmp_path / ".tubestore" / "staging").glob("*/*"))
 
 

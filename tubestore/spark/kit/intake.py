@@ -14,7 +14,8 @@
 | `report_address` | | int | the sender's IPv4, else 127.0.0.1 |
 
 `store_id`, `offset`, `key_code`, `flag` and `state`, which a DataFrame over a store has, are
-assigned anew; a row with a state other than ok has no body and is refused.
+assigned anew; a row with a state other than ok has no body and is refused. A partition, time, id or
+address that no row of a batch has counts as not given.
 
 Nothing here imports Spark.
 """
@@ -83,6 +84,8 @@ class TakenColumns:
     #: By the name in a DataFrame; and what such a DataFrame has that is given out anew.
     taken: ClassVar[Mapping[str, Taken]]
     given_anew: ClassVar[frozenset[str]]
+    #: The store's names of columns of which each row needs a value, if one has it.
+    may_lack: ClassVar[frozenset[str]]
 
     def __init__(self, schema: pa.Schema, topic: str | None) -> None:
         """Check the columns; InvalidMessage names what cannot be taken."""
@@ -112,8 +115,15 @@ class TakenColumns:
         self.columns[taken.name] = field.name
 
     def columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return what is taken of a batch, by the store's names, with its topic."""
+        """Return what is taken of a batch, by the store's names, with its topic.
+
+        One of `may_lack` that is null in all rows counts as not given: SQL's INSERT fills the
+        columns that it does not name so.
+        """
         found = {name: batch.column(given) for name, given in self.columns.items()}
+        for name in found.keys() & self.may_lack:
+            if found[name].null_count == batch.num_rows:
+                del found[name]
         if self.topic is not None:
             found["topic"] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
         return found
@@ -124,13 +134,9 @@ class Intake(TakenColumns):
 
     taken = _TAKEN
     given_anew = frozenset({"store_id", "offset", "key_code", "flag", "state"})
-
-    def __init__(self, schema: pa.Schema, topic: str | None) -> None:
-        super().__init__(schema, topic)
-        if "partition" in self.columns:
-            self.columns.pop("key", None)
-        if "received_time_ms" in self.columns:
-            self.columns.pop("received_time", None)
+    may_lack = frozenset(
+        ("partition", "received_time", "received_time_ms", "msg_id", "report_address")
+    )
 
     @property
     def has_partitions(self) -> bool:
@@ -140,6 +146,9 @@ class Intake(TakenColumns):
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """Return the rows as a table of the store's columns."""
         found = self.columns_of(batch)
+        for first, second in (("partition", "key"), ("received_time_ms", "received_time")):
+            if first in found:
+                found.pop(second, None)
         attributes = found.pop("attributes", None)
         if attributes is not None:
             own, items = split_system(as_maps(attributes))

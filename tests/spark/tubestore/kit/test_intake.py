@@ -80,6 +80,25 @@ def test_kafkas_columns_of_a_store_are_taken_back(tmp_path: Path) -> None:
     assert [r["filter_item"] for r in found] == [r["filter_item"] for r in scanned_rows(tmp_path)]
 
 
+def test_what_an_insert_fills_with_null_counts_as_not_given() -> None:
+    row = dict.fromkeys(TUBESTORE.schema.names) | {"topic": "logs", "body": b"b"}
+    rows = [row, row | {"filter_item": "x"}]
+    found = taken(pa.RecordBatch.from_pylist(rows, TUBESTORE.schema), None)
+    nothing = {"topic": "logs", "body": b"b", "attributes": None}
+    assert found == [nothing | {"filter_item": None}, nothing | {"filter_item": "x"}]
+
+
+def test_a_key_chooses_where_no_row_has_a_partition() -> None:
+    schema = pa.schema({"body": pa.binary(), "key": pa.string(), "partition": pa.int32()})
+    row = {"body": b"b", "key": "k", "partition": None}
+    assert taken(pa.RecordBatch.from_pylist([row], schema)) == [
+        {"body": b"b", "key": "k", "topic": "t"}
+    ]
+    rows = [row, row | {"partition": 3}]
+    found = taken(pa.RecordBatch.from_pylist(rows, schema))
+    assert [(r.get("key"), r["partition"]) for r in found] == [(None, None), (None, 3)]
+
+
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_system_attributes_are_taken_out_also_of_a_slice(start: int) -> None:
     rows = [
