@@ -32,7 +32,10 @@ MODULE = {
 NOT_IMPORTED = {
     "basedpyright": "tests/test_types.py, as a program",
     "build": "make dist",
+    "flask": "moto's server",
+    "flask-cors": "moto's server",
     "import-linter": "make check",
+    "moto": "tests/support/engine/objects.py, where it is installed",
     "mypy": "make check",
     "myst-parser": "named in tubestore/docs/conf.py",
     "pandas": "PySpark's functions with pandas, and toPandas",

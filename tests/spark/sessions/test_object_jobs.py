@@ -1,6 +1,6 @@
 """Stores that were copied to an S3 server: planned, read, added up, audited and exported.
 
-The server is moto's. Nothing here starts Spark: `sessions/test_objects.py` does.
+The server is moto's. Nothing here starts Spark: `test_objects.py` does.
 """
 
 from __future__ import annotations
