@@ -459,3 +459,22 @@ def test_shards_of_a_topic_are_planned_with_their_own_offsets(tmp_path: Path) ->
     chosen = read_plan(planned(tmp_path, partitions="10001,20000"))
     assert sorted({row["partition"] for row in chosen}) == [10001, 20000]
     assert len(chosen) == 10
+
+
+def test_hundreds_of_entries_without_data_at_either_end_are_left_out(tmp_path: Path) -> None:
+    """The plan looks at a few entries first, and at more where none of these has its data."""
+    with tubestore.open(tmp_path, segment_size_bytes=1 << 16) as store:
+        logs = store.create_topic("logs")
+        for _ in range(43):
+            logs.append_batch({"body": [b"x" * 100] * 50})
+    rows = scanned_rows(tmp_path)
+    first, *_, last = sorted((tmp_path / "logs-0").glob("*.tube"))
+    assert len(rows) == 2150
+    gone = first.stat().st_size // 152 * 152
+    first.unlink()
+    last.write_bytes(b"")
+    found = read_plan(planned(tmp_path))
+    kept = [row["offset"] for row in found]
+    assert kept == [row["offset"] for row in rows[gone // 152 : gone // 152 + len(kept)]]
+    assert gone // 152 > 300
+    assert 2150 - gone // 152 - len(kept) > 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,7 @@ class S3:
             scheme="http",
             region="us-east-1",
             allow_bucket_creation=True,
+            allow_delayed_open=True,  # a small file is one request and not three
         )
         self._files.create_dir(BUCKET)
 
@@ -93,7 +95,9 @@ def s3() -> Iterator[S3]:
     server = pytest.importorskip("moto.server", reason="moto is not installed: make test does it")
     started = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     started.start()
+    log = logging.getLogger("werkzeug")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "level", logging.ERROR)  # it has a line for each request
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         try:
