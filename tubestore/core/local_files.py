@@ -44,6 +44,8 @@ LOOKS_MAX = 8
 #: machine has given back to its host, to be fetched again page by page: where files come and go, a
 #: GiB took 0.25 to 0.5 s in such pieces and 0.25 to 2.3 s in writes of 1 to 4 MiB.
 _WRITE_BYTES = 256 << 10
+#: File systems where a map of an allocated file never meets a full disk or moves its blocks.
+_MAPPED_TYPES = ("ext4", "xfs", "tmpfs")
 _DARWIN = platform.system() == "Darwin"
 _DESCRIPTOR_PATH = "/dev/fd/{}" if _DARWIN else "/proc/self/fd/{}"
 
@@ -66,8 +68,9 @@ class OsMap:
 
     __slots__ = ("_map",)
 
-    def __init__(self, fd: int, size: int) -> None:
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    def __init__(self, fd: int, size: int, *, fill: bool) -> None:
+        flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if fill else 0)
+        self._map = mmap.mmap(fd, size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def read(self, size: int, position: int) -> bytes:
         """Read `size` bytes at `position`."""
@@ -79,6 +82,11 @@ class OsMap:
         if end > len(self._map):  # Python would raise IndexError for a slice that is too short
             raise ValueError(f"{end - len(self._map)} bytes behind the end of the map")
         self._map[position:end] = data
+
+    def pieces_from(self, position: int) -> Callable[[Buffer], object]:
+        """Return a function that writes pieces one behind the other, the first at `position`."""
+        self._map.seek(position)
+        return self._map.write
 
     def sync(self, start: int, end: int) -> None:
         """Bring a range to stable storage; Python keeps its lock until that is done (D10)."""
@@ -199,16 +207,17 @@ class OsFile:
         """Take room on the disk for the first `size` bytes."""
         held = self._hold()
         held.dirty = True
-        if not hasattr(os, "posix_fallocate"):  # macOS
+        allocate = _fallocate()
+        if allocate is None:  # macOS
             raise OSError(errno.ENOTSUP, "the system cannot allocate files", self.path)
-        try:
-            os.posix_fallocate(held.fd, 0, size)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from None
+        while (number := allocate(held.fd, size)) == errno.EINTR:
+            pass
+        if number:
+            raise OSError(number, os.strerror(number), self.path)
 
-    def shared_map(self, size: int) -> OsMap:
-        """Map the first `size` bytes, to read and to write."""
-        return OsMap(self._hold().fd, size)
+    def shared_map(self, size: int, *, fill: bool = False) -> OsMap:
+        """Map the first `size` bytes, to read and to write; `fill` gets all pages at once."""
+        return OsMap(self._hold().fd, size, fill=fill)
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data."""
@@ -245,6 +254,28 @@ class OsFile:
     def descriptor(self) -> _Descriptor | None:
         """The descriptor while it is open; for the pool only."""
         return self._descriptor
+
+
+@functools.cache
+def _fallocate() -> Callable[[int, int], int] | None:
+    """Return a function of descriptor and size that returns an error number; None if there is none.
+
+    Not `posix_fallocate`: where the file system refuses, the C library writes a byte into each
+    block instead, and the refusal never shows.
+    """
+    import ctypes  # here, since few stores need it
+
+    if platform.system() != "Linux":
+        return None
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if call is None:
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+    def allocate(fd: int, size: int) -> int:
+        return 0 if call(fd, 0, 0, size) == 0 else ctypes.get_errno()
+
+    return allocate
 
 
 @functools.cache
@@ -577,9 +608,32 @@ class OsVfs:
         """Begin to watch directories; OSError where the system has no watches."""
         return DirectoryWatch()
 
+    def can_map(self, directory: str) -> bool:
+        """True if files in a directory can be written to through maps, once allocated."""
+        return _file_system_type(directory) in _MAPPED_TYPES
+
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
         return _boot_id(os.getpid())
+
+
+def _file_system_type(directory: str) -> str:
+    """Return the type of the file system that holds a directory, by the mount table; "" if unknown.
+
+    Of mounts at one place the last one counts. A name in the table has spaces as `\\040`.
+    """
+    try:
+        device = os.stat(directory).st_dev
+        table = Path("/proc/self/mountinfo").read_text()
+    except OSError:  # not Linux
+        return ""
+    wanted, found = f"{os.major(device)}:{os.minor(device)}", ""
+    for line in table.splitlines():
+        before, _, behind = line.partition(" - ")
+        fields = before.split()
+        if len(fields) > 2 and fields[2] == wanted and behind:
+            found = behind.split()[0]
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ Always true:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from tubestore.core.layout import Buffer
@@ -41,6 +42,12 @@ class VfsMap(Protocol):
 
     def write(self, data: Buffer, position: int) -> None:
         """Write at `position`; a write that would reach over the map's end is a ValueError."""
+
+    def pieces_from(self, position: int) -> Callable[[Buffer], object]:
+        """Return a function that writes pieces one behind the other, the first at `position`.
+
+        The last one that was asked for is the one that works. As `write`, at a third of its cost.
+        """
 
     def sync(self, start: int, end: int) -> None:
         """Bring the bytes [start, end) to stable storage (msync); OSError."""
@@ -86,8 +93,11 @@ class VfsFile(Protocol):
         written to without the disk running full in the middle, which would kill the process.
         """
 
-    def shared_map(self, size: int) -> VfsMap:
-        """Map the first `size` bytes, which are allocated, to read and to write."""
+    def shared_map(self, size: int, *, fill: bool = False) -> VfsMap:
+        """Map the first `size` bytes, which are allocated, to read and to write.
+
+        `fill` gets all pages at once: one by one each costs a fault.
+        """
 
     def next_data(self, position: int) -> int | None:
         """Return the first position >= `position` that may hold data, None if only holes follow."""
@@ -205,6 +215,12 @@ class Vfs(Protocol):
 
     def watch(self) -> VfsWatch:
         """Begin to watch directories; OSError where that cannot be done."""
+
+    def can_map(self, directory: str) -> bool:
+        """True if files in a directory can be written to through maps, once allocated.
+
+        The file system is known to keep an allocated block where it is, and to give it room then.
+        """
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""

@@ -102,7 +102,7 @@ class ObjectFile:
         """Refuse."""
         _refuse(self.path)
 
-    def shared_map(self, size: int) -> NoReturn:
+    def shared_map(self, size: int, *, fill: bool = False) -> NoReturn:
         """Refuse."""
         _refuse(self.path)
 
@@ -216,6 +216,10 @@ class ObjectVfs:
     def watch(self) -> StillWatch:
         """Begin to wait for nothing."""
         return StillWatch()
+
+    def can_map(self, directory: str) -> bool:
+        """Return False: nothing is written here."""
+        return False
 
     def boot_id(self) -> str:
         """Identify no boot: what a writer had in a page cache need not be in the copy."""

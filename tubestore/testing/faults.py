@@ -15,6 +15,7 @@ import errno
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tubestore.core.layout import Buffer
@@ -201,6 +202,10 @@ class FaultyVfs:
         """Begin to watch directories; never fails."""
         return self.inner.watch()
 
+    def can_map(self, directory: str) -> bool:
+        """True if files in a directory can be written to through maps; never fails."""
+        return self.inner.can_map(directory)
+
     def boot_id(self) -> str:
         """Identify this boot."""
         return self.inner.boot_id()
@@ -260,10 +265,10 @@ class FaultyFile:
         self._vfs.ask("allocate", self.path)
         self._inner.allocate(size)
 
-    def shared_map(self, size: int) -> FaultyMap:
+    def shared_map(self, size: int, *, fill: bool = False) -> FaultyMap:
         """Map the first bytes to write to them."""
         self._vfs.ask("shared_map", self.path)
-        return FaultyMap(self, self._inner.shared_map(size))
+        return FaultyMap(self, self._inner.shared_map(size, fill=fill))
 
     def sync_map(self, inner: VfsMap, start: int, end: int) -> None:
         """Sync a range of a map; fails as "sync"."""
@@ -301,6 +306,10 @@ class FaultyMap:
     def write(self, data: Buffer, position: int) -> None:
         """Write at a position; never fails."""
         self._inner.write(data, position)
+
+    def pieces_from(self, position: int) -> Callable[[Buffer], object]:
+        """Return a function that writes pieces one behind the other; it never fails."""
+        return self._inner.pieces_from(position)
 
     def sync(self, start: int, end: int) -> None:
         """Bring a range to stable storage."""

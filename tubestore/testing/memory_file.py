@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 from tubestore.core.layout import Buffer
@@ -115,6 +116,17 @@ class MemoryMap:
         if len(raw):
             self._vfs.write(self._inode, self._path, raw, position)
 
+    def pieces_from(self, position: int) -> Callable[[Buffer], object]:
+        """Return a function that writes pieces one behind the other, the first at `position`."""
+        at = position
+
+        def write(data: Buffer) -> None:
+            nonlocal at
+            self.write(data, at)
+            at += len(data)
+
+        return write
+
     def sync(self, start: int, end: int) -> None:
         """Sync the file; a range alone would promise less."""
         self._vfs.sync(self._inode, self._path)
@@ -198,7 +210,7 @@ class MemoryFile:
         if size > inode.size:
             self._vfs.cut(inode, self.path, size)
 
-    def shared_map(self, size: int) -> MemoryMap:
+    def shared_map(self, size: int, *, fill: bool = False) -> MemoryMap:
         """Map the first `size` bytes, to read and to write."""
         inode = self._hold()
         if not self._writable:

@@ -128,6 +128,8 @@ class MemoryVfs:
         self._watches: list[MemoryWatch] = []
         self._disk = disk
         self._last_number = 0
+        #: True if the store may write through maps.
+        self.maps = True
         #: How many blocks the disk has; None: as many as are asked for.
         self._blocks_max: int | None = None
         if disk is not None:
@@ -399,6 +401,10 @@ class MemoryVfs:
     def watch(self) -> MemoryWatch:
         """Begin to watch directories."""
         return MemoryWatch(self._watches)
+
+    def can_map(self, directory: str) -> bool:
+        """True if files in a directory can be written to through maps; `maps` sets it."""
+        return self.maps
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""
