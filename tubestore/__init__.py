@@ -82,6 +82,8 @@ def open(
     journal_shards_min: int = 8,
     journal_size_bytes: Size = 128 << 20,
     journal_flush_ms: Age = 5000,
+    ring_journal: bool = True,
+    ring_size_bytes: Size = 128 << 20,
     flush_workers: int = 2,
     append_timeout_ms: Age = 5000,
     payload_size_max: Size = 1_058_816,

@@ -59,7 +59,8 @@ METRICS = (
 STORE_METRICS = (
     Metric("memory_bytes", "gauge", "Bytes that all buffers hold."),
     Metric("memory_bound_bytes", "gauge", "How many they may hold."),
-    Metric("journal_bytes", "gauge", "Bytes in the journal of batches over many shards."),
+    Metric("journal_bytes", "gauge", "Bytes in the root's journals."),
+    Metric("journal_syncs", "counter", "Syncs of them, each for all threads that wait."),
     Metric("problems", "gauge", "What was found damaged or has failed."),
 )
 #: Of a shard's files as they lie (`tubestore stat`).

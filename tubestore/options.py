@@ -26,7 +26,7 @@ OnDamage = Literal["raise", "isolate"]
 #: Settings in bytes.
 _SIZES = frozenset({
     "segment_size_bytes", "index_segment_size_bytes", "mem_store_size_bytes", "sync_after_bytes",
-    "memory_bound_bytes", "journal_size_bytes", "payload_size_max",
+    "memory_bound_bytes", "journal_size_bytes", "ring_size_bytes", "payload_size_max",
 })  # fmt: skip
 
 
@@ -85,6 +85,11 @@ class StoreOptions:
     #: journal fills so fast that it is emptied within some seconds in any case. tubestore's
     #: readers need not wait for it; `dump` and TubeMQ, which read a shard's files alone, do.
     journal_flush_ms: int = 5000
+    #: Single messages above `memory` are a frame in the root's ring journal, and their buffers are
+    #: written in large pieces, as at `memory`; else each is two small writes.
+    ring_journal: bool = True
+    #: The ring has so many bytes at most; its segments are a quarter of that, up to 8 MiB each.
+    ring_size_bytes: int = 128 << 20
     flush_workers: int = 2
     #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000

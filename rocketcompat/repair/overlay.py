@@ -104,7 +104,11 @@ class OverlayFile:
         """Refused, too."""
         raise OSError(f"{self.path}: a planned file is read-only")
 
-    allocate = shared_map = truncate
+    allocate = truncate
+
+    def shared_map(self, size: int, *, fill: bool = False) -> NoReturn:
+        """Refused, too."""
+        raise OSError(f"{self.path}: a planned file is read-only")
 
 
 class OverlayVfs:
@@ -168,6 +172,10 @@ class OverlayVfs:
     def modified_ms(self, path: str) -> int:
         """Last modification of what is there."""
         return self._inner.modified_ms(path)
+
+    def can_map(self, directory: str) -> bool:
+        """A planned file is not written to."""
+        return False
 
     def boot_id(self) -> str:
         """Identify this boot of the machine."""

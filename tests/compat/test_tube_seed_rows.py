@@ -198,7 +198,10 @@ def test_an_offset_is_found_in_every_file_and_in_memory(memory_vfs: MemoryVfs) -
     sizes = {"segment_size_bytes": 500, "index_segment_size_bytes": 7 * ENTRY_SIZE}
     with tubestore.open("/s", vfs=memory_vfs, clock=clock, background=False, **sizes) as store:
         topic = store.create_topic("t", partitions=3)
-        acks = [topic.append(b"message %02d" % n, partition=n % 3) for n in range(40)]
+        acks = []
+        for n in range(40):
+            acks.append(topic.append(b"message %02d" % n, partition=n % 3))
+            topic.flush()
         acks += [topic.append(b"memory %02d" % n, partition=n % 3, durability="memory")
                  for n in range(40, 46)]  # fmt: skip
         for ack in acks:

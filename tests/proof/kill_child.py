@@ -53,8 +53,9 @@ def say(lines: list[tuple[int, str, int, int]]) -> None:
 def write_engine(root: str, first: int, random: Random) -> None:
     """Append one by one, in batches and over many topics, at the levels that survive a kill."""
     store = tubestore.open(
-        root, mem_flush_interval_ms=50, journal_flush_ms=20, journal_size_bytes=40_000, **SHARDS
-    )
+        root, mem_flush_interval_ms=50, journal_flush_ms=20, journal_size_bytes=40_000,
+        ring_journal=random.random() < 0.7, ring_size_bytes=40_000, **SHARDS,
+    )  # fmt: skip
     for name in MANY:
         store.create_topic(name, partitions=PARTITIONS, exist_ok=True)
     say([])

@@ -89,7 +89,7 @@ class FullFile(FaultyFile):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         super().allocate(size)
 
-    def shared_map(self, size: int) -> Any:
+    def shared_map(self, size: int, *, fill: bool = False) -> Any:
         """Map the first bytes."""
         return FullMap(self, super().shared_map(size))
 

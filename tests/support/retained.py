@@ -34,11 +34,12 @@ def small(memory_vfs: MemoryVfs, clock: ManualClock) -> Iterator[MessageStoreMan
 
 
 def fill(topic: Topic, clock: ManualClock, count: int = 23, partition: int = 0) -> None:
-    """Append a message an hour; the last one is of now."""
+    """Append a message an hour, each in the files; the last one is of now."""
     for number in range(count):
         if number:
             clock.advance(HOUR)
         topic.append(b"%0100d" % number, partition=partition)
+        topic.flush()
 
 
 def numbers(topic: Topic, partition: int = 0) -> list[int]:

@@ -11,7 +11,9 @@ from typing import Any
 import tubestore
 from tubestore.cli.kit.arguments import note
 from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.state_file import BadState
 from tubestore.disks.roots import disk_of
+from tubestore.journal.ring_reading import ring_paths
 from tubestore.record.names import JOURNAL_FILE, check_topic_name, parse_store_key
 from tubestore.segments.listing import check_root
 
@@ -37,7 +39,7 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
     """Print how many messages a command that shows the files leaves out: those in the journal."""
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     vfs = disk_of(root)
-    if not vfs.exists(path):
+    if not vfs.exists(path) and not ring_paths(vfs, root):
         return
     from tubestore.offline.own_files import only_in_journal
 
@@ -45,6 +47,9 @@ def note_journal(root: str, topic: str | None = None, store_id: int | None = Non
         found = only_in_journal(vfs, root)
     except OSError as error:
         note(f"tubestore: {path} cannot be read: {error.strerror}")
+        return
+    except BadState as error:
+        note(f"tubestore: the journal cannot be read, since the topics cannot: {error}")
         return
     keys = {name: parse_store_key(name) or ("", -1) for name in found}
     wanted = [

@@ -9,6 +9,7 @@ change there the journal is read once, and only the calls for shards that it cha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubestore.core.vfs import Vfs, VfsWatch
+from tubestore.journal.ring_reading import is_ring_file
 from tubestore.journal.root_journal import JournalPart
 from tubestore.shard.reader import ShardReader
 
@@ -49,9 +51,13 @@ class FileWaiter:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
 
-    def call_once(self, directories: Iterable[str], call: Callable[[], None]) -> None:
+    def call_once(
+        self, directories: Iterable[str], call: Callable[[], None], *, unreported: bool = False
+    ) -> None:
         """Call when something changes in one of the directories.
 
+        `unreported`: something may change without a report, as a file does that another process
+        writes to through a map. It then calls every `LOOK_SECONDS`.
         The call may come more than once. The caller looks once more after this: a change between
         its last look and this is not reported.
         """
@@ -61,7 +67,8 @@ class FileWaiter:
             if self._thread is None:
                 self._begin()
             for directory in directories:
-                if self._watch is not None and self._watch.add(directory):
+                watched = self._watch is not None and not unreported
+                if watched and self._watch is not None and self._watch.add(directory):
                     self._calls.setdefault(directory, WeakSet()).add(call)
                 else:
                     self._blind.add(call)
@@ -109,7 +116,7 @@ class ReaderWaiter:
 
     def __init__(self, vfs: Vfs, own: str, see: Callable[[], Seen]) -> None:
         """`own`: the store's own directory; `see` reads it, and may raise anything."""
-        self._files, self._own, self._see = FileWaiter(vfs), own, see
+        self._files, self._vfs, self._own, self._see = FileWaiter(vfs), vfs, own, see
         self._lock = threading.Lock()
         #: Calls that wait for the journal or for jobs: a shard's name and its reader.
         self._asked: WeakKeyDictionary[Callable[[], None], tuple[str, ShardReader]] = (
@@ -127,8 +134,17 @@ class ReaderWaiter:
         """
         with self._lock:
             self._asked[call] = key, shard
-        self._files.call_once([self._own], self._look_again)
+        self._wait_for_own()
         self._files.call_once([directory], call)
+
+    def _wait_for_own(self) -> None:
+        """Have `_look` called when the store's own directory may have changed."""
+        unreported = True
+        with contextlib.suppress(OSError):
+            # The first segment is reported; frames enter it through a map, without a report.
+            names = [name for name, _, _ in self._vfs.entries(self._own)]
+            unreported = any(map(is_ring_file, names))
+        self._files.call_once([self._own], self._look_again, unreported=unreported)
 
     def _look(self) -> None:
         """Make the calls for shards that the journal or a job changes; in the waiter's thread."""
@@ -136,8 +152,7 @@ class ReaderWaiter:
             asked = dict(self._asked)
         if not asked:
             return
-        # Before it looks: else a change is lost.
-        self._files.call_once([self._own], self._look_again)
+        self._wait_for_own()  # before it looks: else a change is lost
         for call in self._changed(asked):
             with self._lock:
                 self._asked.pop(call, None)

@@ -13,18 +13,25 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
-from tubestore.journal.root_journal import JournalPart, LeftJournal, read_journal
-from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.journal.lacking import stray_ring
+from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.root_journal import JournalPart, LeftJournal, joined_parts, read_journal
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
+#: Parts of the ring up to this size are merged.
+_MERGED_BYTES_MAX = 1 << 20
+#: Of a shard without parts: always the same object, as readers look whether it has changed.
+_NONE: Sequence[JournalPart] = ()
 #: What damage in the journal means for a reader; appended to the reason.
 _HIDDEN = (
     "; what the journal has behind it of the same shards is not shown until the store has been"
@@ -35,9 +42,9 @@ _HIDDEN = (
 class JournalOverlay:
     """The journal of a store that another process writes, as of the last `refresh`.
 
-    It is read when a part is first asked for, and is kept in memory as a whole: then no new
-    generation can be written over what is shown. That takes at most `journal_size_bytes` of the
-    writer and one batch.
+    It is read when a part is first asked for, and is kept in memory: then nothing can be written
+    over what is shown. That takes at most what the writer's journals hold, and less as readers of
+    shards `forget` what they have found in the files.
     """
 
     def __init__(
@@ -51,6 +58,9 @@ class JournalOverlay:
         self._reported: set[str] = set()
         self._lock = threading.Lock()
         self._known: LeftJournal | None = None
+        self._ring: LeftRing | None = None
+        #: True once it is known whether a ring that is not announced has messages.
+        self._looked_for_stray = False
         self._parts: dict[str, list[JournalPart]] = {}
         #: True once the parts have been asked for: from then on they change with `refresh` only.
         self._asked = False
@@ -72,7 +82,25 @@ class JournalOverlay:
             if not self._asked:
                 self._read(self._parts)
                 self._asked = True
-            return self._parts.get(shard, ())
+            return self._parts.get(shard, _NONE)
+
+    def forget(
+        self, shard: str, parts: Sequence[JournalPart], index_end: int
+    ) -> Sequence[JournalPart]:
+        """Drop parts that lie in a shard's files as far as `index_end`; returns the rest.
+
+        `parts`: what `of` returned; if more has come since, nothing is dropped.
+        """
+        with self._lock:
+            if self._parts.get(shard) is parts:
+                rest = [part for part in parts if _end_of(part) > index_end]
+                if not rest:
+                    self._parts.pop(shard, None)
+                    return _NONE
+                if len(rest) < len(parts):
+                    self._parts[shard] = rest
+                    return rest
+        return parts
 
     def shards(self) -> list[str]:
         """Return the names of the shards that the journal has messages of; ask before the files."""
@@ -84,28 +112,93 @@ class JournalOverlay:
         return bool(self.of(shard))
 
     def _read(self, parts: dict[str, list[JournalPart]]) -> None:
+        """Take over what both journals have now; `parts` gets new lists where that changes."""
+        known, ring = self._known, self._ring
         try:
-            found = read_journal(self._vfs, self._root, self._known)
-        except OSError as error:
+            found = read_journal(self._vfs, self._root, known)
+            since = ring.end if ring is not None and not ring.damages else 0
+            fresh = read_ring(self._vfs, self._root, since)
+            ring_anew = fresh is None or ring is None or not _goes_on(ring, fresh)
+            if fresh is not None and since and ring_anew:
+                fresh = read_ring(self._vfs, self._root)
+            stray = None if self._looked_for_stray else stray_ring(self._vfs, self._root)
+        except (OSError, BadState) as error:
             log.warning("the journal of %s: %s", self._root, error)
             return
-        for damage in found.damages if found is not None else ():
+        self._looked_for_stray = True
+        for left in (found, fresh, stray):
+            self._report_damage(left.damages if left is not None else ())
+        anew = found is None or known is None or found.generation != known.generation
+        anew = anew or (known is not None and bool(known.damages))  # all of it was read again
+        tail = fresh.tail if fresh is not None else 0
+        if anew or ring_anew or (ring is not None and tail > ring.tail):
+            for shard, kept in list(parts.items()):
+                stays = [p for p in kept if not _has_gone(p, anew, ring_anew, tail)]
+                if not stays:
+                    del parts[shard]
+                elif len(stays) < len(kept):
+                    parts[shard] = stays
+        # Without the parts: they are kept by shard.
+        self._known = found._replace(parts=[]) if found is not None else None
+        self._ring = fresh._replace(parts=[]) if fresh is not None else None
+        added: dict[str, list[JournalPart]] = {}
+        for left in (found, fresh):
+            for part in left.parts if left is not None else ():
+                if not part.lost:  # a gap, and what is behind it waits until a writer has filled it
+                    added.setdefault(part.shard, []).append(part)
+        for shard, more in added.items():  # new lists: others go through those they were given
+            known_parts = parts.get(shard, ())
+            parts[shard] = _merged(sorted([*known_parts, *more], key=attrgetter("index_start")))
+
+    def _report_damage(self, damages: Sequence[CorruptRecord]) -> None:
+        for damage in damages:
             if str(damage) not in self._reported:
                 log.error("%s", damage)
                 self._report(CorruptRecord(damage.path, damage.position, damage.reason + _HIDDEN))
                 self._reported.add(str(damage))
-        known = self._known
-        anew = found is None or known is None or found.generation != known.generation
-        if anew or (known is not None and known.damages):  # then all of it was read again
-            parts.clear()
-        # Without the parts: they are kept by shard.
-        self._known = found._replace(parts=[]) if found is not None else None
-        added: dict[str, list[JournalPart]] = {}
-        for part in found.parts if found is not None else ():
-            if not part.lost:  # a gap, and what is behind it waits until a writer has filled it
-                added.setdefault(part.shard, []).append(part)
-        for shard, more in added.items():  # new lists: others go through those they were given
-            parts[shard] = [*parts.get(shard, ()), *more]
+
+
+def _goes_on(ring: LeftRing, fresh: LeftRing) -> bool:
+    """True if what was read of a ring is still shown.
+
+    That of a topic that was deleted is not: a topic made again has the same name.
+    """
+    if ring.damages or ring.generation != fresh.generation:
+        return False
+    return ring.topics.items() <= fresh.topics.items()
+
+
+def _end_of(part: JournalPart) -> int:
+    return part.index_start + ENTRY_SIZE * len(part.entries)
+
+
+def _has_gone(part: JournalPart, anew: bool, ring_anew: bool, tail: int) -> bool:
+    """True if a part is no longer shown: it was read again, or the files have it."""
+    if part.ring_end:
+        return ring_anew or part.ring_end <= tail
+    return anew
+
+
+def _merged(parts: list[JournalPart]) -> list[JournalPart]:
+    """Return the parts of a shard with the last ones of the ring merged where they are small.
+
+    A reader that looks after each message would else have a part for each.
+    """
+    first = len(parts) - 1
+    size = len(parts[first].data)
+    while first and size < _MERGED_BYTES_MAX and len(parts[first - 1].data) < 2 * size:
+        before, after = parts[first - 1], parts[first]
+        end = _end_of(before)
+        data_end = before.data_start + len(before.data)
+        if not before.ring_end or not after.ring_end:
+            break
+        if (end, data_end) != (after.index_start, after.data_start) or after.damaged_before:
+            break
+        first -= 1
+        size += len(before.data)
+    if first >= len(parts) - 1:
+        return parts
+    return [*parts[:first], joined_parts(parts[first:])]
 
 
 def behind(
@@ -117,8 +210,7 @@ def behind(
     - `last_entry`: the last of these entries, empty if there is none
     - `data_end`: the end of that entry's record
     """
-    fitting: list[tuple[Array, Array]] = []
-    place = index_end, data_end
+    fitting: list[Placed] = []
     first_beyond = bisect_right(parts, index_end, key=lambda part: part.index_start)
     for part in parts[max(0, first_beyond - 1) :]:
         have = (index_end - part.index_start) // ENTRY_SIZE
@@ -131,13 +223,9 @@ def behind(
         if (part.index_start + ENTRY_SIZE * have, first) != (index_end, data_end):
             break
         data = np.frombuffer(part.data, np.uint8)[first - part.data_start :]
-        fitting.append((part.entries[have:], data))
+        batch = EncodedBatch(data, part.entries[have:], np.empty(0, np.int64))
+        fitting.append(Placed(index_end, data_end, batch))
         index_end += ENTRY_SIZE * (len(part.entries) - have)
         data_end += len(data)
         last_entry = part.entries[-1].tobytes()
-    if not fitting:
-        return ()
-    # As bytes: numpy joins structured arrays in the machine's byte order.
-    entries = np.concatenate([e.view(np.uint8) for e, _ in fitting]).view(INDEX_ENTRY.dtype)
-    data = np.concatenate([d for _, d in fitting])
-    return (Placed(*place, EncodedBatch(data, entries, np.empty(0, np.int64))),)
+    return tuple(fitting)

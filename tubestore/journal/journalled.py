@@ -67,6 +67,8 @@ class JournalledAppends:
         #: Bytes of all generations before this one: positions in the journal go on rising.
         self._base = 0
         self._commits = GroupCommit(0)
+        #: How often the journal was synced.
+        self.syncs = 0
         #: True while a caller was promised that the journal's messages survive a power cut.
         self._promised = False
         #: True if shards write in descending order of their numbers the next time.
@@ -264,6 +266,7 @@ class JournalledAppends:
 
     def _sync_journal(self) -> int:
         end = self._base + self._journal.size
+        self.syncs += 1
         try:
             self._journal.sync()
         except OSError as error:
@@ -278,8 +281,7 @@ class JournalledAppends:
         beside the one that appends costs more than it gives.
         """
         if self._left:
-            self._left.open_some(self._clock)
-            return
+            return  # its shards are being opened
         age_ms = (self._clock.monotonic() - self._begun) * 1000
         options = self._options
         if not self._journal.size:  # nothing since it was emptied

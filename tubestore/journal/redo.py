@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tubestore.core import kernels
 from tubestore.errors import CorruptRecord
-from tubestore.journal.root_journal import JournalPart, lost_part
+from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
 from tubestore.record.layouts import record_size
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entry_of, inspect
 from tubestore.segments.file_store import MsgFileStore
@@ -86,23 +87,42 @@ def _joined(parts: Sequence[JournalPart], borders: set[int]) -> list[JournalPart
     """Join parts that follow each other, but not over a border where a data file begins."""
     groups: list[list[JournalPart]] = []
     index_end = data_end = -1
-    for part in parts:
+    pieces = [piece for part in parts for piece in _cut_at(part, borders)]
+    for part in pieces:
         follows = (part.index_start, part.data_start) == (index_end, data_end)
         if not follows or part.data_start in borders or part.lost or groups[-1][0].lost:
             groups.append([])
         groups[-1].append(part)
         index_end = part.index_start + ENTRY_SIZE * len(part.entries)
         data_end = part.data_start + len(part.data)
-    return [
-        group[0]._replace(
-            # As bytes: numpy joins structured arrays in the machine's byte order.
-            entries=np.concatenate([p.entries.view(np.uint8) for p in group]).view(
-                group[0].entries.dtype
-            ),
-            data=b"".join(p.data for p in group),
+    return [joined_parts(group) for group in groups]
+
+
+def _cut_at(part: JournalPart, borders: set[int]) -> list[JournalPart]:
+    """Return the pieces of a part that begin at its start and at each border within it.
+
+    The ring's frames are joined by shard, and the shard may have begun a file between them.
+    """
+    if not any(part.data_start < border < part.data_start + len(part.data) for border in borders):
+        return [part]
+    starts = part.entries["data_offset"].astype(np.int64)
+    cuts = (1 + np.flatnonzero(np.isin(starts[1:], list(borders)))).tolist()
+    if not cuts or part.lost:
+        return [part]
+    pieces = []
+    for first, last in pairwise([0, *cuts, len(starts)]):
+        begin = int(starts[first]) - part.data_start
+        end = int(starts[last]) - part.data_start if last < len(starts) else len(part.data)
+        pieces.append(
+            part._replace(
+                index_start=part.index_start + ENTRY_SIZE * first,
+                data_start=part.data_start + begin,
+                entries=part.entries[first:last],
+                data=part.data[begin:end],
+                damaged_before=part.damaged_before if first == 0 else 0,
+            )
         )
-        for group in groups
-    ]
+    return pieces
 
 
 def _segment_for(files: MsgFileStore, part: JournalPart) -> FileSegment | None:

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os.path import dirname
 from typing import Any, NamedTuple
 
@@ -82,6 +82,21 @@ class JournalPart(NamedTuple):
     lost: bool = False
     #: Damaged bytes of the journal before this part; a gap before the part may come from them.
     damaged_before: int = 0
+    #: Of the ring: the position behind the last frame.
+    ring_end: int = 0
+
+
+def joined_parts(parts: Sequence[JournalPart]) -> JournalPart:
+    """Return parts of a shard that follow each other as one."""
+    if len(parts) == 1:
+        return parts[0]
+    # As bytes: numpy joins structured arrays in the machine's byte order.
+    entries = np.concatenate([part.entries.view(np.uint8) for part in parts])
+    return parts[0]._replace(
+        entries=entries.view(INDEX_ENTRY.dtype),
+        data=b"".join(part.data for part in parts),
+        ring_end=parts[-1].ring_end,
+    )
 
 
 class LeftJournal(NamedTuple):

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from os.path import basename, dirname
 
 import xxhash
 
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
-from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
 from tubestore.groups.directory import OUTPUT_FILE, list_groups
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.groups.settings import read_settings
-from tubestore.journal.root_journal import read_journal
+from tubestore.journal.lacking import lacking, stray_ring
+from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.root_journal import LeftJournal, read_journal
 from tubestore.offline.findings import Finding
-from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import (
     CHECKPOINT_FILE,
     GROUPS_DIRECTORY,
-    INDEX_DIRECTORY,
-    INDEX_SUFFIX,
     JOBS_FILE,
     JOURNAL_FILE,
     PUBLISHED_FILE,
     SHARDS_FILE,
     TOPICS_FILE,
-    parse_segment_name,
     parse_store_key,
 )
 from tubestore.record.records import ENTRY_SIZE
@@ -155,41 +151,33 @@ def _check_journal(vfs: Vfs, root: str, is_written: Callable[[], bool]) -> Itera
     """Report messages that only the journal has, unless a writer is at work."""
     path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
     try:
-        lacking = only_in_journal(vfs, root)
-        left = read_journal(vfs, root)
+        waiting = only_in_journal(vfs, root)
+        damages = [damage for left in journals(vfs, root) for damage in left.damages]
+        stray = stray_ring(vfs, root)
+    except BadState:
+        return  # of the topics' settings: it is reported
     except OSError as error:
         yield Finding(path, 0, Reason.UNREADABLE, error.strerror or repr(error))
         return
-    for damage in left.damages if left is not None else ():
-        yield Finding(path, damage.position, Reason.JOURNAL_DAMAGED, damage.reason)
-    if lacking and not is_written():
-        count = sum(lacking.values())
-        text = f"{count} messages of {len(lacking)} shards are in the journal and not in the shards"
+    for damage in damages:
+        yield Finding(damage.path, damage.position, Reason.JOURNAL_DAMAGED, damage.reason)
+    if stray is not None and not is_written():
+        damage = stray.damages[0]
+        yield Finding(damage.path, damage.position, Reason.JOURNAL_DAMAGED, damage.reason)
+    if waiting and not is_written():
+        count = sum(waiting.values())
+        text = f"{count} messages of {len(waiting)} shards are in the journal and not in the shards"
         yield Finding(path, 0, Reason.JOURNAL, f"{text}; opening for writing puts them there")
 
 
 def only_in_journal(vfs: Vfs, root: str) -> dict[str, int]:
     """Return how many messages the journal has that are not in the files yet, by shard."""
-    ends: dict[str, int] = {}
-    lacking: dict[str, int] = {}
-    left = read_journal(vfs, root)
-    for part in left.parts if left is not None else ():
-        if part.lost:
-            continue
-        if part.shard not in ends:
-            ends[part.shard] = _index_end(vfs, join(root, part.shard, INDEX_DIRECTORY))
-        end = part.index_start + INDEX_ENTRY.size * len(part.entries)
-        beyond = (end - max(part.index_start, ends[part.shard])) // INDEX_ENTRY.size
-        if beyond > 0:
-            lacking[part.shard] = lacking.get(part.shard, 0) + beyond
-    return lacking
+    return lacking(vfs, root, [part for left in journals(vfs, root) for part in left.parts])
 
 
-def _index_end(vfs: Vfs, directory: str) -> int:
-    """Return the index offset behind the last whole entry of a shard's files."""
-    files = files_by_start(vfs, directory, partial(parse_segment_name, suffix=INDEX_SUFFIX))
-    whole = (start + size // INDEX_ENTRY.size * INDEX_ENTRY.size for start, _, size in files)
-    return max(whole, default=0)
+def journals(vfs: Vfs, root: str) -> list[LeftJournal | LeftRing]:
+    """Return what the journals of a store hold; OSError, BadState."""
+    return [left for left in (read_journal(vfs, root), read_ring(vfs, root)) if left is not None]
 
 
 def read_bounds(vfs: Vfs, root: str) -> dict[str, Bounds]:

@@ -22,7 +22,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
 from tubestore.offline.own_files import check_register, missing_shards, read_bounds, trouble_of
 from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, SHARDS_FILE, TOPICS_FILE
-from tubestore.record.state_files import parse_topics, shards_line, sound_changes
+from tubestore.record.state_files import RING_FEATURE, parse_topics, shards_line, sound_changes
 from tubestore.segments.listing import find_shards
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import CommitRecord, staging_directory
@@ -121,7 +121,7 @@ def _forget_topics(vfs: Vfs, root: str) -> None:
     path = join(root, OWN_DIRECTORY, STORE_FILE)
     if not vfs.exists(path):
         return  # it was taken out as well
-    content = {**parse_state(vfs.read_file(path)), "topics": False}
+    content = {**parse_state(vfs.read_file(path), [RING_FEATURE]), "topics": False}
     vfs.replace_file(path, json.dumps(content).encode())
 
 

@@ -81,6 +81,41 @@ JOURNAL_MARK = Layout(
     ),
 )
 
+#: Of our own: a frame of the ring journal (`ring_frames.py`).
+RING_FRAME = Layout(
+    "RingFrame",
+    72,
+    (
+        Field("digest", "b8", "xxh3 (64 bits) of the rest of the head, and of what it covers."),
+        Field("magic", "i4", "`0x74526631` (`tRf1`)."),
+        Field("boot", "b4", "The first bytes of the xxh3 (64 bits) of the boot's name."),
+        Field("generation", "i8", "Equal in all frames of one opening; rises."),
+        Field("synced", "i8", "Ring position below which everything was synced by then."),
+        Field("kind", "i2", "0 start and 2 end of a segment, 1 a message."),
+        Field("store_id", "i2", "The shard: its store, …"),
+        Field("topic_id", "i8", "… and its topic, by the id in `topics.json`."),
+        Field("size", "i4", "Bytes that follow this head."),
+        Field("position", "i8", "Position in the ring: the bytes of all segments before it."),
+        Field("index_start", "i8", "Absolute byte position of the message's index entry."),
+        Field("data_start", "i8", "Absolute byte position of the message's record."),
+    ),
+)
+
+#: What follows the head of a segment's first frame.
+RING_START = Layout(
+    "RingStart",
+    48,
+    (
+        Field("segment_size", "i8", "Bytes of each segment."),
+        Field("tail", "i8", "Ring position below which everything is in the shards' files."),
+        Field("begun", "i8", "Ring position at which this opening began."),
+        Field("own_tail", "i8", "As `tail`, for what this opening wrote."),
+        Field("left_synced", "i8", "Ring position below which it found everything synced."),
+        Field("store", "b8", "The xxh3 (64 bits) of the uuid in `store.json`."),
+    ),
+)
+
+RING_MAGIC = 0x74526631
 JOURNAL_MAGIC = 0x744A6631
 TOKEN_MESSAGE = 0x02C998B8
 CHECKSUM_MASK = 0x7FFFFFFF

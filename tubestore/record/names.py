@@ -34,6 +34,8 @@ JOURNAL_FILE = "journal"
 JOURNALLED_FILE = "journalled"
 #: What each shard had, a line for some shards: recorded outside of the shards' directories.
 SHARDS_FILE = "shards.log"
+#: Segments of the ring journal: `ring-<slot>`.
+RING_PREFIX = "ring-"
 #: What a data file's new name is followed by while `repair` moves it.
 MOVING_SUFFIX = ".moving"
 REPAIR_SUFFIX = ".repair"

@@ -263,15 +263,19 @@ def join_records(parts: Sequence[bytes], index_start: int, data_start: int) -> E
     if len(parts) <= 2 * _FEW:
         return _join_few(parts, index_start, data_start)
     data = np.frombuffer(bytearray().join(parts), np.uint8)
-    headers = np.frombuffer(b"".join(parts[0::2]), DATA_HEADER.dtype)
+    batch = records_of(np.frombuffer(b"".join(parts[0::2]), DATA_HEADER.dtype), data)
+    batch.place(index_start, data_start)
+    return batch
+
+
+def records_of(headers: Array, data: Array) -> EncodedBatch:
+    """Return records that lie behind each other as a batch, given their headers."""
     sizes = record_sizes(headers)
     entries = np.empty(len(headers), INDEX_ENTRY.dtype)
     for name in SHARED_FIELDS:
         entries[name] = headers[name]
     entries["data_size"] = sizes
-    batch = EncodedBatch(data, entries, kernels.offsets_of(sizes)[:-1])
-    batch.place(index_start, data_start)
-    return batch
+    return EncodedBatch(data, entries, kernels.offsets_of(sizes)[:-1])
 
 
 def _join_few(parts: Sequence[bytes], index_start: int, data_start: int) -> EncodedBatch:

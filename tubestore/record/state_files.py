@@ -33,6 +33,8 @@ from tubestore.values import whole_number
 MISSING_TOPICS = "is missing: put it back, or have `repair` learn the topics from their files"
 #: `topics.json` has it while it names a log of changes.
 TOPICS_LOG_FEATURE = "topics-log"
+#: In `store.json` while there is a ring journal: earlier versions do not read it.
+RING_FEATURE = "ring-journal"
 #: Hexadecimal digits before the JSON of a line in the log of changes: xxh3 of the JSON.
 _DIGEST_DIGITS = 16
 #: Numbers that other programs, and our binary files, can hold.
@@ -63,7 +65,7 @@ class SavedTopics(NamedTuple):
 
 def parse_identity(data: bytes) -> str:
     """Return the store's uuid from `store.json`."""
-    found = parse_state(data).get("uuid")
+    found = parse_state(data, [RING_FEATURE]).get("uuid")
     if not isinstance(found, str):
         raise BadState("cannot be read: it has no uuid")
     return found
@@ -72,7 +74,15 @@ def parse_identity(data: bytes) -> str:
 def has_topics(data: bytes) -> bool:
     """True if `store.json` records that settings of topics were saved; False if it is bad."""
     try:
-        return parse_state(data).get("topics") is True
+        return parse_state(data, [RING_FEATURE]).get("topics") is True
+    except BadState:
+        return False
+
+
+def has_ring(data: bytes) -> bool:
+    """True if `store.json` records that there is a ring journal; False if it is bad."""
+    try:
+        return RING_FEATURE in (parse_state(data, [RING_FEATURE]).get("features") or [])
     except BadState:
         return False
 

@@ -42,6 +42,7 @@ class MsgMemStore:
         "first_time",
         "index_start",
         "parts",
+        "ring_start",
     )
 
     def __init__(self, index_start: int, data_start: int) -> None:
@@ -50,6 +51,8 @@ class MsgMemStore:
         self.count = 0
         #: When the first message entered (monotonic seconds); 0.0 while it is empty.
         self.first_time = 0.0
+        #: No message has a frame below this ring position.
+        self.ring_start = 0
         self._batches: list[Placed] = []
         #: Headers and payloads in turn, of the last messages; `WriteBuffer.add` appends here too.
         self.parts: list[bytes] = []

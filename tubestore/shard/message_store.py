@@ -41,6 +41,8 @@ from tubestore.errors import (
 )
 from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.journal.redo import redo
+from tubestore.journal.ring import Ring
+from tubestore.journal.ring_frames import HEAD_SIZE
 from tubestore.journal.root_journal import JournalPart
 from tubestore.options import Durability, StoreOptions
 from tubestore.reading.view import ShardView
@@ -126,8 +128,11 @@ class MessageStore:
             close_room=self._buffer.close_room,
         )
         self.recovered = RecoverReport()
+        #: Takes single messages above `memory`; None: they are written to the files at once.
+        self._ring: Ring | None = None
         #: True once every journal frame of this shard is in its files.
         self.has_all_journalled = True
+        self._is_deleted = False
         self._opened_at = (files.index.end, files.data.end)
         #: The last view, if all of it is in the files.
         self._view: ShardView | None = None
@@ -182,11 +187,17 @@ class MessageStore:
 
     def append_record(self, header: bytes, payload: bytes, durability: Durability) -> int:
         """As `append`, for a message with its header encoded (`records.pack_header`)."""
-        if durability != "memory":
+        if durability == "memory":
+            with self._append_lock:
+                offset = self._buffer.add(header, payload)
+                return offset if offset >= 0 else self._enter(header, payload)[0]
+        if self._ring is None:
             return self._append_reaching(header, payload, durability)
         with self._append_lock:
-            offset = self._buffer.add(header, payload)
-            return offset if offset >= 0 else self._enter(header, payload)[0]
+            offset = self._buffer.add_in_ring(header, payload)
+        if offset >= 0 and durability == "page_cache":
+            return offset
+        return self._append_in_ring(self._ring, offset, header, payload, durability)
 
     def _enter(self, header: bytes, payload: bytes) -> tuple[int, int]:
         """Wait for room and buffer a message: (its offset, where its record ends).
@@ -197,6 +208,53 @@ class MessageStore:
         offset = main.add(header, payload)
         self._changed.notify_all()
         return offset, main.data_end
+
+    def _append_in_ring(
+        self, ring: Ring, offset: int, header: bytes, payload: bytes, durability: Durability
+    ) -> int:
+        """Have a message in the ring journal reach a level; append it first if `offset` is -1."""
+        if offset < 0:
+            offset = self._enter_ring(ring, header, payload)
+            if offset < 0:
+                return self._append_reaching(header, payload, durability)
+        if durability == "fsync":
+            try:
+                self._sync_in_ring(ring)
+            except TubeStoreError as error:
+                note_taken(error, offset)
+                raise
+        return offset
+
+    def _enter_ring(self, ring: Ring, header: bytes, payload: bytes) -> int:
+        """Make room in the ring and here, and append a message; -1 if the ring takes none."""
+        size = HEADER_SIZE + len(payload)
+        # The buffer takes a longer message alone, and without the room that frames need.
+        fits = size <= self._options.mem_store_size_bytes
+        while fits and ring.make_room(HEAD_SIZE + size):
+            with self._append_lock:
+                self._take_room(size, 1)
+                if self._buffer.enter_ring(self._durable.visible.data_end):
+                    offset = self._buffer.add_in_ring(header, payload)
+                    if offset >= 0:
+                        self._changed.notify_all()
+                        return offset
+                    continue  # another thread took the room
+            self.flush()  # messages before it are in no frame
+        return -1
+
+    def _sync_in_ring(self, ring: Ring) -> None:
+        """Bring the messages in the ring to stable storage with one sync of it.
+
+        Below the first one in the ring the files are synced. Where the ring cannot be, they are.
+        """
+        ring.promise()
+        try:
+            self._durable.sync_data_once(self._buffer.ring_from)
+            ring.sync(self._buffer.ring_end)
+        except StoreFailed:
+            if self.failed:
+                raise
+            self.sync_data()
 
     def _append_reaching(self, header: bytes, payload: bytes, durability: Durability) -> int:
         """Append at a level above `memory`.
@@ -439,13 +497,17 @@ class MessageStore:
             self._background.sync_soon(self)
 
     def maintain(self) -> None:
-        """Do what is due by time: flush an old buffer, sync old writes."""
+        """Do what is due by time: flush an old buffer, sync old writes.
+
+        What only the ring has was written to it unsynced: it is due as old writes are.
+        """
         if self._durable.trouble is not None and not self._durable.is_full:
             return  # logged when it happened
-        age = self._clock.monotonic() - self.dirty_since
-        if self.dirty_bytes and age * 1000 >= self._options.mem_flush_interval_ms:
+        age_ms = (self._clock.monotonic() - self.dirty_since) * 1000
+        is_unsafe = self._buffer.has_frames and age_ms >= self._options.sync_after_ms
+        if self.dirty_bytes and (is_unsafe or age_ms >= self._options.mem_flush_interval_ms):
             self.flush()
-        if self._durable.is_sync_overdue():
+        if is_unsafe or self._durable.is_sync_overdue():
             self.sync_files()
 
     # -- sync --------------------------------------------------------------------------------
@@ -465,6 +527,27 @@ class MessageStore:
         with self._append_lock:
             self._durable.check_usable()
         self._durable.sync_with_checkpoint(always=checkpoint)
+
+    # -- the ring ----------------------------------------------------------------------------
+
+    def use_ring(self, ring: Ring, topic_id: int) -> None:
+        """Let single messages above `memory` enter the ring journal; before the first append."""
+        self._ring = ring
+        self._buffer.use_ring(ring, self, topic_id, self.store_id)
+
+    def write_below(self, position: int) -> None:
+        """Write everything if a message with a frame below a ring position is in no file."""
+        with self._append_lock:
+            if self._durable.failed:
+                self._durable.check_usable()
+            is_due = self._buffer.has_frames_below(position)
+        if is_due:
+            self.flush()
+
+    def leave_ring(self) -> None:
+        """Record that the ring does not cover the messages in the files any more."""
+        with self._append_lock:
+            self._buffer.ring_from = max(self._buffer.ring_from, self._durable.visible.data_end)
 
     # -- the journal -------------------------------------------------------------------------
 
@@ -655,6 +738,10 @@ class MessageStore:
         """Return True if the shard was closed: it writes nothing any more."""
         return self._durable.is_closed
 
+    def is_deleted(self) -> bool:
+        """Return True if the shard's topic was deleted: its messages are not needed."""
+        return self._is_deleted
+
     def refuse(self, reason: StoreClosed) -> None:
         """Refuse everything from now on; no write or sync is under way when this returns."""
         with self._append_lock:
@@ -682,6 +769,7 @@ class MessageStore:
         """
         with self._flush_lock:
             with self._append_lock:
+                self._is_deleted = True
                 self._durable.refuse(reason)
             self._durable.wait_for_sync()
             self.files.discard()

@@ -89,6 +89,8 @@ class ShardReader:
             return  # the view keeps what it has looked up
         self._ends, self._parts = ends, parts
         memory = behind(parts, end, self._data_end(last), last) if parts else ()
+        if parts and self._journal is not None:
+            self._parts = self._journal.forget(key, parts, end)
         self._view = ShardView(self.topic, self.store_id, self.files, ends, memory)
 
     def _entry_before(self, place: int) -> bytes:

@@ -14,6 +14,10 @@ the journal's pending batches (`pending_batches.py`), which then place messages 
 is lent, nothing may be put behind main, written or shown. `bring_back` is the one door: it takes
 the write position and the messages back, and `main` goes through it.
 
+In the ring: the messages with data offsets from `ring_from` to `_ring_to` have, or had, frames in
+the ring journal without a gap. A message enters the ring only behind `_ring_to`, or behind the
+files: a frame never has messages before it that are in no file and no frame.
+
 Journalled messages: everything from `_journal_from` to the end of the buffers, as far as it came
 from the journal (data offsets: up to `_journal_to`), is in frames of one generation. Everything
 below `_journal_from` is in the files.
@@ -29,6 +33,8 @@ import numpy as np
 from tubestore.clock import Clock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.journal.pending_batches import Parts, PendingBatches
+from tubestore.journal.ring import Ring, RingShard
+from tubestore.journal.ring_frames import HEAD_SIZE, digest_of, place_of, shard_of
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Placed
 from tubestore.shard.mem_store import MsgMemStore
@@ -56,10 +62,16 @@ class WriteBuffer:
         "_options",
         "_pending",
         "_pool",
+        "_ring",
+        "_ring_owner",
+        "_ring_shard",
+        "_ring_to",
         "_room_count",
         "_room_end",
         "held",
         "number",
+        "ring_end",
+        "ring_from",
     )
 
     def __init__(
@@ -92,6 +104,13 @@ class WriteBuffer:
         self._journal_from = self._journal_to = -1
         self._journal_generation: int | None = None
         self._barred_generation: int | None = None
+        self._ring: Ring | None = None
+        self._ring_owner: RingShard | None = None
+        self._ring_shard = b""
+        #: The ring position behind the last frame.
+        self.ring_end = 0
+        #: Data offsets of the messages that have frames; -1: none has.
+        self.ring_from = self._ring_to = -1
 
     # -- the write position ------------------------------------------------------------------
 
@@ -121,6 +140,7 @@ class WriteBuffer:
         assert self._flushing is None, "messages are being flushed"
         self._main = MsgMemStore(index_end, data_end)
         self._journal_to = -1
+        self.ring_from = self._ring_to = -1
         self.close_room()
 
     # -- room --------------------------------------------------------------------------------
@@ -160,6 +180,8 @@ class WriteBuffer:
         options, main = self._options, self.main
         if main.count == 0:
             main.first_time = self._clock.monotonic()
+            if self._ring is not None:
+                main.ring_start = self._ring.end
         room = min(options.mem_store_size_bytes - main.size_bytes, self._granted - self._size_bytes)
         self._room_end = main.data_end + room
         self._room_count = options.mem_store_messages
@@ -267,6 +289,80 @@ class WriteBuffer:
         """Return all messages of both buffers, encoded, in the order of their offsets."""
         flushing = self._flushing.batches() if self._flushing else ()
         return flushing + self.main.batches()
+
+    # -- the ring ----------------------------------------------------------------------------
+
+    def use_ring(self, ring: Ring, shard: RingShard, topic_id: int, store_id: int) -> None:
+        """Let messages enter the ring journal, too."""
+        self._ring, self._ring_owner = ring, shard
+        self._ring_shard = shard_of(topic_id, store_id)
+
+    def enter_ring(self, written_end: int) -> bool:
+        """Prepare for `add_in_ring`; False if messages before the next one are in no frame or file.
+
+        `written_end`: where the data in the files ends.
+        """
+        end = self.main.data_end
+        if end != self._ring_to:
+            if end != written_end:
+                return False
+            self.ring_from = self._ring_to = end
+        return True
+
+    def add_in_ring(self, header: bytes, payload: bytes) -> int:
+        """Write a message's frame and append it within the open room; returns its offset.
+
+        -1 without room here or in the ring, and where `enter_ring` has to be called. It is done
+        whole or not at all, wherever it is interrupted.
+        """
+        main = self._main
+        start, count = main.data_end, main.count
+        size = HEADER_SIZE + len(payload)
+        data_end = start + size
+        if data_end > self._room_end or count >= self._room_count or start != self._ring_to:
+            return -1
+        ring, owner = self._ring, self._ring_owner
+        assert ring is not None and owner is not None  # noqa: PT018
+        offset = main.index_start + ENTRY_SIZE * count
+        parts, join = main.parts, b"".join
+        known = len(parts)
+        with ring.lock:
+            position, segment = ring.end, ring.current
+            end = position + HEAD_SIZE + size
+            if end > ring.room_end or segment is None:
+                return -1
+            # Each time: the same object may have been emptied and begun again since.
+            segment.shards[owner] = None
+            try:
+                # `message_frame`, written out: a call less for each append.
+                place = place_of(size, position, offset, start)
+                head = join((ring.front, self._ring_shard, place, header))
+                segment.push(join((digest_of(head), head, payload)))
+                parts += (header, payload)
+                main.data_end = self._ring_to = data_end
+                main.count = count + 1
+                ring.end = end
+            except BaseException as error:
+                del parts[known:]
+                main.data_end = self._ring_to = start
+                main.count = count
+                ring.end = position
+                ring.take_back(segment, position, error)
+                if isinstance(error, OSError):
+                    return -1
+                raise
+        self.ring_end = end
+        return offset
+
+    @property
+    def has_frames(self) -> bool:
+        """True if a message in memory has a frame."""
+        return self._ring_to > self.start[1]
+
+    def has_frames_below(self, position: int) -> bool:
+        """True if a message in memory may have a frame below a ring position."""
+        first = self._flushing or self._main
+        return first.count > 0 and first.ring_start < position
 
     # -- the journal -------------------------------------------------------------------------
 

@@ -391,15 +391,17 @@ def with_journal(
     if last:
         entry = INDEX_ENTRY.unpack_from(last)
         data_end = entry.data_offset + entry.data_size
-    for placed in behind(parts, end, data_end, last):
-        path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
-        entries, records = placed.batch.entries.tobytes(), placed.batch.data.tobytes()
-        return replace(
-            shard,
-            index=_and_held(shard.index, path, placed.index_start, entries),
-            data=_and_held(shard.data, path, placed.data_start, records),
-        )
-    return shard
+    placed = behind(parts, end, data_end, last)
+    if not placed:
+        return shard
+    path = join(root, OWN_DIRECTORY, JOURNAL_FILE)
+    entries = b"".join(each.batch.entries.tobytes() for each in placed)
+    records = b"".join(each.batch.data.tobytes() for each in placed)
+    return replace(
+        shard,
+        index=_and_held(shard.index, path, placed[0].index_start, entries),
+        data=_and_held(shard.data, path, placed[0].data_start, records),
+    )
 
 
 def _and_held(

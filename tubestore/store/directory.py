@@ -25,7 +25,8 @@ no more than was synced. A line is added, without a sync, some time after a shar
 last line of a shard counts. What lowers an end or raises a beginning is durable before the files
 change. A file that is missing or damaged costs evidence, no message.
 
-Not thread-safe, but for `ShardRegister`: of topics' settings the caller holds the topics' lock.
+Guards: `_writing` lets one thread write `store.json`. Not thread-safe, but for that and
+`ShardRegister`: of topics' settings the caller holds the topics' lock.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ from tubestore.record.names import (
     TOPICS_FILE,
 )
 from tubestore.record.state_files import (
+    RING_FEATURE,
     TOPICS_LOG_FEATURE,
     Bounds,
     SavedTopics,
     bounds_of,
     change_line,
+    has_ring,
     has_topics,
     is_topics_log,
     parse_identity,
@@ -90,6 +93,7 @@ class StoreDirectory:
         self._last_id = self._last_topic_id = 0
         self._own = join(root, OWN_DIRECTORY)
         self._lock: VfsLock | None = None
+        self._writing = threading.Lock()
         #: The file system, if an earlier process may have left writes in the page cache only.
         self._unsynced: VfsFileSystem | None = None
         self._sync_once = GroupCommit(0)
@@ -202,10 +206,11 @@ class StoreDirectory:
     def _read_identity(self, mode: str) -> str:
         found = self.read_state(STORE_FILE, parse_identity)
         self._topics_noted = bool(self.read_state(STORE_FILE, has_topics))
+        self._ring_noted = bool(self.read_state(STORE_FILE, has_ring))
         if found is None:
             found = str(uuid.uuid4())
             if mode == "w":
-                self._write_identity({"uuid": found})
+                self._write_identity(found, topics=False, ring=False)
         return found
 
     @property
@@ -219,11 +224,30 @@ class StoreDirectory:
         A failure costs that a missing `topics.json` is not noticed.
         """
         if not self._topics_noted and self.mode == "w":
-            with contextlib.suppress(OSError):
-                self._write_identity({"uuid": self.uuid, "topics": True})
+            with self._writing, contextlib.suppress(OSError):
+                self._write_identity(self.uuid, topics=True, ring=self._ring_noted)
                 self._topics_noted = True
 
-    def _write_identity(self, content: dict[str, Any]) -> None:
+    def note_ring(self) -> None:
+        """Record in `store.json`, durably, that there is a ring journal: older versions refuse."""
+        with self._writing:
+            if not self._ring_noted:
+                self._write_identity(self.uuid, topics=self._topics_noted, ring=True)
+                self._ring_noted = True
+
+    def forget_ring(self) -> None:
+        """Record in `store.json` that there is no ring journal any more."""
+        with self._writing:
+            if self._ring_noted:
+                self._write_identity(self.uuid, topics=self._topics_noted, ring=False)
+                self._ring_noted = False
+
+    def _write_identity(self, identity: str, *, topics: bool, ring: bool) -> None:
+        content: dict[str, Any] = {"uuid": identity}
+        if topics:
+            content["topics"] = True
+        if ring:
+            content["features"] = [RING_FEATURE]
         self.vfs.replace_file(join(self._own, STORE_FILE), state_bytes(content))
 
     def next_id(self) -> int:

@@ -16,14 +16,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Quarantine
-from tubestore.errors import StoreFailed, TubeStoreError, documented
+from tubestore.core.state_file import BadState
+from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, documented
 from tubestore.journal.journal_overlay import JournalOverlay
 from tubestore.journal.journalled import JournalledAppends
+from tubestore.journal.lacking import stray_ring
 from tubestore.journal.left_messages import LeftMessages
-from tubestore.journal.root_journal import JournalPart, read_journal
+from tubestore.journal.ring import Ring, remove_ring
+from tubestore.journal.ring_reading import LeftRing, read_ring, ring_paths
+from tubestore.journal.root_journal import JournalPart, LeftJournal, read_journal
 from tubestore.record.names import DATA_SUFFIX, JOURNAL_FILE, store_key
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.message_store import MessageStore
@@ -46,6 +51,8 @@ class ShardOpener:
         self.background: Workers | None = None
         #: Takes batches over many shards; None if there is none, or if an old one has to stay.
         self.journal: JournalledAppends | None = None
+        #: Takes single messages; None without one.
+        self.ring: Ring | None = None
         #: The journal of a killed process, for shards that were not opened since.
         self.left = LeftMessages()
         #: Held while a job appears in several shards, and while views of several are taken.
@@ -67,8 +74,11 @@ class ShardOpener:
     # -- shards ------------------------------------------------------------------------------
 
     @documented
-    def open(self, topic: str, store_id: int) -> Shard:
-        """Open a shard for writing, or for reading in mode "r"."""
+    def open(self, topic: str, store_id: int, topic_id: int = 0) -> Shard:
+        """Open a shard for writing, or for reading in mode "r".
+
+        Frames in the ring name a topic by its id: a topic without one (0) has none there.
+        """
         context, key = self.context, store_key(topic, store_id)
         context.check_open()
         directory = join(context.root, key)
@@ -108,9 +118,13 @@ class ShardOpener:
                     raise
             if self.journal is not None:
                 self.journal.inherit(shard)
+            if self.ring is not None:
+                self.ring.inherit(shard)
             # Not before: without them an opening after one that failed would give offsets twice.
             self.left.was_given(key)
         context.problems.extend(shard.recovered.problems)
+        if self.ring is not None and topic_id:
+            shard.use_ring(self.ring, topic_id)
         return shard
 
     def exists(self, topic: str, store_id: int) -> bool:
@@ -161,8 +175,8 @@ class ShardOpener:
 
         `shard_of` returns a shard by its directory's name, None if its topic is gone.
 
-        While the machine runs, what the process had written is there: the journal goes on, and
-        each shard gets its part when it is opened. Otherwise files may be torn, and all shards are
+        While the machine runs, what the process had written is there: it stays, and each shard gets
+        its part when it is opened. Otherwise files may be torn, and all shards are
         opened and synced before anything else is done. OSError if the journal cannot be read:
         nothing may be appended behind unknown content.
 
@@ -171,32 +185,100 @@ class ShardOpener:
         """
         context = self.context
         frames = read_journal(context.vfs, self.root)
+        try:
+            ring = read_ring(context.vfs, self.root) or stray_ring(context.vfs, self.root)
+        except BadState as error:  # changed since the topics were read
+            raise NotAStore(self.root, str(error)) from error
         journal = JournalledAppends(
             context.vfs, self.root, context.options, context.clock, context.ids.next, context.pool
         )
-        damages = frames.damages if frames is not None else []
+        found = [left for left in (frames, ring) if left is not None]
+        damages = [damage for left in found for damage in left.damages]
         self._journal_is_kept = bool(damages)
         for damage in damages:
             log.error("%s", damage)
             context.note_problem(damage)
-        if frames is not None and frames.parts:
-            self.left = LeftMessages(frames.parts, lambda name: self._open_left(name, shard_of))
-            same_boot = frames.boot_id == context.vfs.boot_id()
-            if same_boot and not damages and context.options.journal_size_bytes:
-                journal.go_on(frames, self.left)
-                self.journal = journal
+        self._begin_ring(ring)
+        parts = [part for left in found for part in left.parts]
+        if parts:
+            parts.sort(key=attrgetter("shard", "data_start"))
+            self.left = LeftMessages(parts, lambda name: self._open_left(name, shard_of))
+            if not damages and self._may_go_on(frames, ring):
+                if ring is not None and self.ring is not None:
+                    self.ring.keep_left(ring.paths, ring.tail)
+                else:
+                    self._remove_left_ring()
+                if frames is not None:
+                    journal.go_on(frames, self.left)
+                else:
+                    journal.remove_left_over()
+                if context.options.journal_size_bytes:
+                    self.journal = journal
                 return
-            if not self._give_all_shards(shard_of):
-                return  # the journal stays
-        if damages and not self._set_journal_aside():
-            return
+        given = not parts or self._give_all_shards(shard_of)
+        if not given or (damages and not self._set_journal_aside(ring)):
+            if self.ring is not None:
+                self.ring.stay_out()
+            return  # the journal stays
         journal.remove_left_over()
+        self._remove_left_ring()
         if context.options.journal_size_bytes:
             self.journal = journal
 
+    def _remove_left_ring(self) -> None:
+        """Remove segments that all shards have; where that fails they stay for the next opening."""
+        try:
+            self.context.directory.forget_ring()
+            remove_ring(self.context.vfs, self.root)
+        except OSError as error:
+            log.warning("the journal of %s cannot be removed: %s", self.root, error)
+            if self.ring is not None:
+                self.ring.stay_out()
+
+    def _may_go_on(self, frames: LeftJournal | None, ring: LeftRing | None) -> bool:
+        """True if what a killed process left can stay while the store is open.
+
+        The ring of one process can: so it has at most twice its bound on the disk.
+        """
+        context = self.context
+        if frames is not None and (
+            frames.boot_id != context.vfs.boot_id() or not context.options.journal_size_bytes
+        ):
+            return False
+        return ring is None or (ring.is_whole and self.ring is not None)
+
+    def maintain_left(self) -> None:
+        """Open some shards that lack what a killed process left; then remove its segments."""
+        if self.left:
+            self.left.open_some(self.context.clock)
+        if not self.left and self.ring is not None:
+            self.ring.drop_left()
+
+    def _begin_ring(self, left: LeftRing | None) -> None:
+        """Have a ring for single messages, behind all segments that there were."""
+        context, directory = self.context, self.context.directory
+        if context.options.ring_journal:
+            self.ring = Ring(
+                context.vfs,
+                self.root,
+                context.options.ring_size_bytes,
+                store=directory.uuid,
+                # Not by the clock alone: it may have gone back.
+                generation=max(context.ids.next(), left.generation + 1 if left is not None else 0),
+                patience=context.options.append_timeout_ms / 1000,
+                announce=directory.note_ring,
+                withdraw=directory.forget_ring,
+            )
+            if left is not None:
+                self.ring.begin_behind(left.segments_end, left.synced)
+
     @contextmanager
     def without_journal(self) -> Iterator[None]:
-        """Keep the journal empty meanwhile: a new topic would get messages of a deleted one."""
+        """Keep the journal empty meanwhile: a new topic would get messages of a deleted one.
+
+        Frames in the ring name a topic by its id, so that they can stay.
+        """
+        self.left.open_all()
         if self.journal is None:
             if self.context.vfs.exists(self._journal_path):
                 raise StoreFailed(self.root, "its journal could not be put into all shards")
@@ -213,12 +295,14 @@ class ShardOpener:
     def _quarantine(self) -> Quarantine:
         return Quarantine(self.context.vfs, self.root)
 
-    def _set_journal_aside(self) -> bool:
+    def _set_journal_aside(self, ring: LeftRing | None) -> bool:
         """Move a damaged journal into quarantine; False if that fails: it stays."""
-        if not self.context.vfs.exists(self._journal_path):
-            return True  # that is the damage
+        paths = [self._journal_path, *(ring.paths if ring is not None else ())]
         try:
-            self._quarantine().move(self._journal_path)
+            quarantine = self._quarantine()
+            for path in paths:
+                if self.context.vfs.exists(path):  # else that is the damage
+                    quarantine.move(path)
         except OSError as error:
             failed = StoreFailed(self._journal_path, f"it cannot be moved into quarantine: {error}")
             log.error("%s", failed)
@@ -233,7 +317,10 @@ class ShardOpener:
         """
         with self._keeping:
             if not self._journal_is_kept:
-                self._quarantine().copy(self._journal_path)
+                quarantine = self._quarantine()
+                for path in (self._journal_path, *ring_paths(self.context.vfs, self.root)):
+                    if self.context.vfs.exists(path):
+                        quarantine.copy(path)
                 self._journal_is_kept = True
 
     def _give_all_shards(self, shard_of: Callable[[str], MessageStore | None]) -> bool:

@@ -113,6 +113,7 @@ class Shards:
 
     def maintain_journal(self) -> None:
         """Write what has been in the journal for a while to its shards."""
+        self._opener.maintain_left()
         if self._opener.journal is not None:
             self._opener.journal.maintain()
 
@@ -124,12 +125,14 @@ class Shards:
             shards = {shard.store_id: shard.stats() for shard in topic.written_shards()}
             if shards:
                 topics[topic.name] = {**total(shards.values()), "shards": shards}
-        journal, pool = self._opener.journal, self._context.pool
+        journals = [j for j in (self._opener.journal, self._opener.ring) if j is not None]
+        pool = self._context.pool
         return {
             **total(topics.values()),
             "memory_bytes": pool.used,
             "memory_bound_bytes": pool.bound_bytes,
-            "journal_bytes": journal.size if journal is not None else 0,
+            "journal_bytes": sum(journal.size for journal in journals),
+            "journal_syncs": sum(journal.syncs for journal in journals),
             "problems": len(self._context.problems),
             "topics": topics,
         }
@@ -314,13 +317,14 @@ class Shards:
 
         DiskFull, and every shard is open.
         """
-        directory, journal = self._context.directory, self._opener.journal
+        directory, journal, ring = self._context.directory, self._opener.journal, self._opener.ring
         for group in self._groups.values():
             group.close()
         errors = self._close_each(give_up=give_up)
         self._waiter.close()  # after the shards: what waits is woken, and finds them closed
         # Also those that an earlier call has closed, which an interrupt ended.
         lacking = any(shard.failed or shard.has_unwritten() for shard in self.written())
+        lacking = lacking or bool(self._opener.left)
         try:
             directory.sync_earlier()
         except TubeStoreError as error:
@@ -331,6 +335,11 @@ class Shards:
             except OSError as error:
                 errors.append(StoreFailed(self._context.root, f"journal: {error}"))
         self._context.register.write()
+        if ring is not None:
+            try:
+                ring.close(keep=bool(errors) or lacking)
+            except OSError as error:
+                errors.append(StoreFailed(self._context.root, f"journal: {error}"))
         if self._context.mode == "w" and not errors and not lacking:
             directory.note_closed()
         return errors
@@ -369,6 +378,8 @@ class Shards:
         """Refuse everything from now on; no call writes any more when this returns."""
         with self._topics.lock:  # a job or a change of settings that is under way comes first
             self._topics.release()
+            if self._opener.ring is not None:
+                self._opener.ring.stop(str(reason))
             for topic in self._topics.all_shards():
                 topic.refuse(reason)
         if self._opener.journal is not None:
@@ -380,5 +391,7 @@ class Shards:
         self._topics.abandon()
         if self._opener.journal is not None:
             self._opener.journal.abandon()
+        if self._opener.ring is not None:
+            self._opener.ring.abandon()
         for topic in self._topics.all_shards():
             topic.abandon(reason)

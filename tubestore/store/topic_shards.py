@@ -67,7 +67,7 @@ class TopicShards:
                 if shard is None:
                     if self._refusal is not None:
                         raise again(self._refusal)
-                    shard = self._opener.open(self.name, store_id)
+                    shard = self._opener.open(self.name, store_id, self.options.id)
                     self.by_id[store_id] = shard
         return shard
 

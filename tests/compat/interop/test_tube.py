@@ -275,6 +275,7 @@ def test_the_real_class_returns_what_retention_left_and_goes_on_behind_it(
             for number in range(200):
                 body = b"%s %d" % (name.encode(), number)
                 topic.append(body, received_time=1_700_000_000_000 + number)
+                topic.flush()  # as a file ends with a flush
         store["some"].retain(max_bytes=9000)
         first = store["some"].partitions().column("first")[0].as_py()
         oldest = int(min((tmp_path / "some-0" / "index").iterdir()).stem)

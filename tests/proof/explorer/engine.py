@@ -5,6 +5,7 @@ Everything is tiny, so that a run of some dozen messages rolls data and index se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -31,16 +32,21 @@ SETTINGS: dict[str, Any] = {
     "mem_store_messages": 6,
     "journal_shards_min": 2,
     "journal_size_bytes": 1500,
+    "ring_size_bytes": 2048,  # segments of a few frames
 }
 #: Topics, and the ids of their partitions: one and two shards.
 TOPICS = {"a": (0, 1, 10_000, 10_001), "b": (0, 1, 2)}
 TAGS = (None, "red", "green")
+#: The share of openings with a ring.
+RINGS = float(os.environ.get("CRASH_RINGS") or 0.5)
 THOROUGH = 12  #: one state in so many is also closed, opened again and read in every way
 
 
-def open_store(vfs: Vfs, clock: ManualClock) -> tubestore.MessageStoreManager:
+def open_store(vfs: Vfs, clock: ManualClock, *, ring: bool = True) -> tubestore.MessageStoreManager:
     """Open the store without threads."""
-    return tubestore.open(ROOT, vfs=vfs, clock=clock, background=False, **SETTINGS)
+    return tubestore.open(
+        ROOT, vfs=vfs, clock=clock, background=False, ring_journal=ring, **SETTINGS
+    )
 
 
 class EngineRun(RandomRun):
@@ -48,7 +54,7 @@ class EngineRun(RandomRun):
 
     def open(self) -> None:
         """Open the store, and make its topics where they are missing."""
-        self.store = open_store(self.disk, self.clock)
+        self.store = open_store(self.disk, self.clock, ring=self.random.random() < RINGS)
         for name, partitions in TOPICS.items():
             stores = partitions[-1] // 10_000 + 1
             self.store.create_topic(
@@ -65,6 +71,7 @@ class EngineRun(RandomRun):
             (self.retain, 2),
             (self.flush, 1),
             (self.sync, 1),
+            (self.maintain, 1),
             (self.grow_older, 1),
             (self.reopen, 1),
             (self.die, 1),
@@ -182,6 +189,10 @@ class EngineRun(RandomRun):
         topic = self.random.choice(sorted(TOPICS))
         self.store[topic].sync()
         self._promise_all(topic, "fsync")
+
+    def maintain(self) -> None:
+        """Do what is due now: open shards that lack messages of a journal that was left."""
+        self.store.maintain()
 
     def grow_older(self) -> None:
         """Let time pass, and do what is due by then."""
@@ -301,7 +312,7 @@ def check_state(
     """
     thorough = turn % THOROUGH == 0
     early = _seen_by_a_reader(vfs, clock, book) if thorough else None
-    store = open_store(vfs, clock)
+    store = open_store(vfs, clock, ring=turn % 5 < 3)
     try:
         for topic, partitions in TOPICS.items():
             if topic in store:
@@ -364,6 +375,7 @@ def _append_everywhere(store: tubestore.MessageStoreManager, vfs: MemoryVfs) -> 
             end = index_end(vfs, f"{ROOT}/{topic}-{partition // 10_000}")
             ack = store[topic].append(body, partition=partition, durability="page_cache")
             assert ack.offset == end, f"appended at {ack.offset} and not at {end}"
+            store[topic].flush()
             added.append(body)
     return added
 
@@ -395,7 +407,7 @@ def _check_reopened(
 ) -> None:
     """A clean close and another opening change nothing, and each partition shows its part."""
     store.close()
-    again = open_store(vfs, clock)
+    again = open_store(vfs, clock, ring=False)
     try:
         rows = read_all(again, book)
         assert [f for f in rows if f.body not in added] == found, "lost by an append or a close"

@@ -23,6 +23,7 @@ def filled(vfs: Any, rows: int = 10, topic: str = "t", **how: Any) -> None:
         logs = store.create_topic(topic, exist_ok=True)
         for number in range(rows):
             logs.append(b"message %d" % number)
+            logs.flush()
 
 
 def registered(vfs: Any) -> dict[str, Bounds]:

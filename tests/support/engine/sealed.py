@@ -41,6 +41,7 @@ def filled(messages: int = 12) -> MemoryVfs:
         topic = store.create_topic("t")
         for n in range(messages):
             topic.append(b"message %04d" % n)
+            topic.flush()
     return vfs
 
 

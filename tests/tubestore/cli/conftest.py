@@ -36,4 +36,5 @@ def aged(tmp_path: Path) -> Path:
         for number in range(100):
             age = 2 * DAY + (99 - number) * 3_600_000
             topic.append(b"%0100d" % number, partition=0, received_time=now - age)
+            topic.flush()
     return tmp_path / "s"

@@ -347,6 +347,7 @@ def test_files_that_retention_removed_give_their_descriptors_and_their_room_back
         for _ in range(20):
             for _ in range(10):
                 topic.append(bytes(2_000))
+                topic.flush()
             topic.retain()
             store.empty_trash(0)
         assert sum(batch.num_rows for batch in topic.scan()) < 50

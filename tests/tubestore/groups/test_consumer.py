@@ -553,6 +553,7 @@ def test_what_retention_has_passed_is_reported(
             assert len(consumer.poll(2)) == 2
             for n in range(4, 40):
                 logs.append(b"%d" % n)
+                logs.flush()
             logs.retain(max_bytes=900)
             first = logs.first_offset(0)
             assert first > 56

@@ -137,6 +137,7 @@ def test_positions_that_retention_has_passed_go_on_at_the_first_message(
 ) -> None:
     for _ in range(40):
         topic.append(b"x", partition=0)
+        topic.flush()
     topic.retain(max_bytes=600)
     first = view_of(topic).index_start
     assert first > 0

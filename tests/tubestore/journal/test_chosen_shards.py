@@ -19,6 +19,7 @@ def test_a_shard_that_somebody_else_has_written_to_takes_no_part_until_the_next_
     """A part of its own that does not fit stands in the journal, before those that would."""
     foreign = open_store(memory_vfs)
     foreign[TOPICS[0]].append(b"another one", partition=0)
+    foreign.flush()
     data = memory_vfs.read_file(f"/s/{TOPICS[0]}-0/{0:020d}.tube")
     foreign.close()
     vfs = MemoryVfs()

@@ -167,6 +167,7 @@ def test_shards_sync_their_own_files_when_the_journal_cannot(memory_vfs: MemoryV
 def test_what_an_earlier_process_left_unsynced_is_covered_too(memory_vfs: MemoryVfs) -> None:
     store = open_store(memory_vfs)
     store[TOPICS[0]].append(b"0", partition=0)
+    store.flush()
     killed(store, memory_vfs)
     counting = FaultyVfs(memory_vfs)
     with open_store(counting) as again:

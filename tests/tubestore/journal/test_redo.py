@@ -15,6 +15,7 @@ from tests.support.tube import (
 )
 from tubestore.clock import ManualClock
 from tubestore.core.memory_pool import MemoryPool
+from tubestore.journal.redo import _cut_at
 from tubestore.journal.root_journal import JournalPart
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE
@@ -78,6 +79,17 @@ def test_what_follows_a_roll_goes_into_the_file_that_was_begun(memory_vfs: Memor
     again = open_shard(memory_vfs, HOME)
     assert bodies(again.view()) == BODIES
     again.close()
+
+
+def test_only_the_first_piece_of_a_part_that_is_cut_at_a_file_is_behind_its_damage() -> None:
+    whole = part(2, 8)._replace(damaged_before=99)
+    pieces = _cut_at(whole, {STARTS[2], STARTS[4], STARTS[9]})
+    assert [(p.index_start, p.data_start) for p in pieces] == [
+        (ENTRY_SIZE * 2, STARTS[2]),
+        (ENTRY_SIZE * 4, STARTS[4]),
+    ]
+    assert [p.damaged_before for p in pieces] == [99, 0]
+    assert b"".join(p.data for p in pieces) == whole.data
 
 
 def test_what_retention_removed_since_is_passed_over(memory_vfs: MemoryVfs) -> None:

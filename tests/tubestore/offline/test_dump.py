@@ -188,6 +188,7 @@ def test_what_our_engine_wrote_is_dumped_beside_its_writer(tmp_path: Path) -> No
         topic = store.create_topic("t", partitions=4, stores=2)
         for number in range(100):
             topic.append(b"%d" % number, key=str(number), filter_item="f", attributes={"n": "v"})
+        store.flush()
         rows = dumped(tmp_path / "s")
     bodies = defaultdict(list)
     for row in rows:

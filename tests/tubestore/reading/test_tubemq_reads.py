@@ -90,8 +90,10 @@ def topic(store: MessageStoreManager, clock: ManualClock) -> Topic:
             partition=number % 10,
             filter_item="odd" if number % 20 == 11 else None,
             received_time=clock.now_ms() + number,
-            durability="page_cache" if number < 50 else "memory",
+            durability="memory",
         )
+        if number < 50:
+            topic.flush()
     return topic
 
 

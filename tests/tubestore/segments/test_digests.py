@@ -86,6 +86,7 @@ def test_a_file_that_is_cut_and_written_again_is_not_held_against_its_old_digest
         shard.cut(2 * INDEX_ENTRY.size)  # type: ignore[union-attr]
         while shard.view().index_end < end:
             store["t"].append(b"MESSAGE 9999")
+            store.flush()
         assert {f.path for f in found(vfs)} <= {f"{OWN}/checkpoint.json"}
         assert DIGESTS not in kept(vfs)
     assert DIGESTS in kept(vfs)
@@ -114,6 +115,7 @@ def test_digests_are_removed_durably_before_a_file_is_sealed_anew() -> None:
         shards_of(store["t"]).shard(0).cut(2 * INDEX_ENTRY.size)  # type: ignore[union-attr]
         for _ in range(12):
             store["t"].append(b"MESSAGE 9999")
+            store.flush()
     calls = [(call.kind, call.target or call.path) for call in journal.calls]
     removed = calls.index(("remove", DIGESTS))
     assert calls[removed + 1] == ("sync_directory", OWN)
@@ -147,6 +149,7 @@ def test_a_disk_that_takes_no_digests_is_no_trouble() -> None:
         topic = store.create_topic("t")
         for n in range(12):
             topic.append(b"message %04d" % n)
+            topic.flush()
     assert kept(vfs) == []
     assert found(vfs) == []
 

@@ -132,6 +132,7 @@ def test_a_refresh_opens_only_what_is_new(memory_vfs: MemoryVfs) -> None:
         topic = store.create_topic("t")
         for _ in range(10):
             topic.append(b"x" * 100)
+            topic.flush()
         counting = FaultyVfs(memory_vfs)
         with tubestore.open("/s", "r", vfs=counting) as reader:
             shown = list(reader["t"].messages(0))
@@ -145,11 +146,12 @@ def test_a_refresh_opens_only_what_is_new(memory_vfs: MemoryVfs) -> None:
             opened = counting.calls["open"] - before
             for _ in range(4):  # rolls both
                 topic.append(b"z" * 100)
+                topic.flush()
             reader.refresh()
             assert [m.body[:1] for m in reader["t"].messages(0)] == (
                 [b"x"] * 10 + [b"y"] + [b"z"] * 4
             )
-    assert opened == 2  # the journal, looked for twice
+    assert opened == 4  # both journals, looked for twice
 
 
 def test_a_file_that_was_replaced_is_opened_again(memory_vfs: MemoryVfs) -> None:
@@ -284,6 +286,7 @@ def test_files_that_are_missing_are_problems_of_a_reader_too(
         topic = store.create_topic("t")
         for number in range(32):
             topic.append(b"%050d" % number)
+            topic.flush()
     with tubestore.open("/store", "r", vfs=memory_vfs) as whole:
         assert whole["t"].count(0) == 32
         assert whole.problems == []

@@ -60,8 +60,9 @@ def test_what_waits_in_memory_has_bytes_and_an_age(
 def test_syncs_are_counted_and_timed(memory_vfs: MemoryVfs) -> None:
     with tubestore.open("/s", vfs=memory_vfs, clock=RunningClock(), background=False) as store:
         topic = store.create_topic("t")
-        topic.append(b"x", durability="fsync")
-        topic.append(b"x", durability="fsync")
+        for _ in range(2):
+            topic.append(b"x")
+            topic.sync()
         found = store.stats()
         assert (found["syncs"], found["sync_seconds"], found["sync_seconds_max"]) == (2, 2, 1)
         assert found["unsynced_bytes"] == 0
@@ -93,9 +94,10 @@ def test_a_shard_that_failed_is_counted(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
     store = tubestore.open("/s", vfs=faulty, clock=ManualClock(), background=False)
     topic = store.create_topic("t")
+    topic.append(b"x")
     faulty.fail("sync")
     with pytest.raises(tubestore.StoreFailed):
-        topic.append(b"x", durability="fsync")
+        topic.sync()
     assert store.stats()["failed"] == 1
     with pytest.raises(tubestore.StoreFailed):
         store.close()
@@ -106,6 +108,10 @@ def test_reads_and_the_journal_are_counted(store: MessageStoreManager) -> None:
     rows = {"topic": [f"t{n}" for n in range(10)], "body": [b"x"] * 10}
     store.append_batch(rows)
     assert store.stats()["journal_bytes"] > 10 * 53
+    assert store.stats()["journal_syncs"] == 0
+    store.append_batch(rows, durability="fsync")
+    store["t0"].append(b"x", durability="fsync")
+    assert store.stats()["journal_syncs"] == 2
     store["t3"].read(0)
     assert store.stats()["topics"]["t3"]["reads"] >= 1
 

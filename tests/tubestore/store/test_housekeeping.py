@@ -121,6 +121,7 @@ def test_threads_do_it_when_there_are_threads(
         topic = store.create_topic("t", max_bytes=1)
         for number in range(103):
             topic.append(b"%0100d" % number)
+            topic.flush()
         while passes.acquire(blocking=False):
             pass
         for _ in range(2):  # the first may have begun before the last message
@@ -172,6 +173,7 @@ def test_the_trash_is_emptied_after_the_grace_time(
     topic = small.create_topic("t", max_age="10h")
     fill(topic, clock)
     small.create_topic("doomed").append(b"x")
+    small.flush()
     small.delete_topic("doomed")
     topic.retain()
     assert len(trash_in(memory_vfs)) == 5

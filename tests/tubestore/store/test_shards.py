@@ -60,9 +60,10 @@ def test_a_failed_shard_does_not_stop_the_others(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
     store = tubestore.open("/s", vfs=faulty, background=False)
     topic = store.create_topic("t", stores=2)
+    topic.append(b"x", partition=0)
     faulty.fail("sync", path="t-0")
     with pytest.raises(StoreFailed):
-        topic.append(b"x", partition=0, durability="fsync")
+        topic.sync()
     topic.append(b"y", partition=10_000, durability="memory")
     assert bodies(topic, 10_000) == [b"y"]
     assert bodies(topic, 0) == [b"x"]

@@ -306,6 +306,7 @@ def test_all_partitions_of_a_shard_share_one_data_file_and_one_index_file(
     topic = store.create_topic("t", partitions=4, stores=2)
     for partition in topic.partition_ids:
         topic.append(b"x", partition=partition)
+    store.flush()
     files = [path for path in memory_vfs.tree() if path.endswith((".tube", ".index"))]
     assert files == [
         path for n in (0, 1) for path in
@@ -321,7 +322,9 @@ def test_an_index_file_takes_700_000_entries_by_default(tmp_path: Path) -> None:
         topic.append_batch({"body": pa.array([b"x"] * 699_999, pa.large_binary())})
         assert len(list(index.iterdir())) == 1
         topic.append(b"the 700,000th fills it")
+        topic.flush()
         ack = topic.append(b"and this one is in the next")
+        topic.flush()
         assert ack.offset == 700_000 * 28
         assert sorted(path.name for path in index.iterdir()) == [
             f"{0:020d}.index", f"{19_600_000:020d}.index",

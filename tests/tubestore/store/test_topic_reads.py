@@ -307,6 +307,7 @@ def test_what_expired_is_not_counted_and_not_read(memory_vfs: MemoryVfs) -> None
         logs = store.create_topic("t", partitions=2)
         for number in range(20):
             logs.append(b"%d" % number, partition=number % 2)
+            logs.flush()
     memory_vfs.remove(f"/s/t-0/{0:020d}.tube")
     with tubestore.open("/s", mode="r", vfs=memory_vfs) as store:
         logs = store["t"]
@@ -422,6 +423,7 @@ def test_views_show_the_mapped_file_and_copies_do_not(tmp_path: Path) -> None:
         topic = small.create_topic("t")
         for _ in range(4):
             topic.append(body)
+            topic.flush()
         copies = topic.read(0, columns=["body"]).table
         views = topic.read(0, columns=["body"], zero_copy=True).table
         with (tmp_path / "t-0" / f"{0:020d}.tube").open("r+b") as file:
@@ -520,6 +522,7 @@ def test_verify_compares_an_entry_with_its_record(field: str) -> None:
         topic = store.create_topic("t", partitions=4)
         for n in range(3):
             topic.append(b"message %d" % n, partition=0)
+        topic.flush()
         file = vfs.open("/s/t-0/00000000000000000000.tube")
         at = DATA_HEADER.slice(field).stop - 1
         (byte,) = file.pread(1, at)
@@ -559,6 +562,7 @@ def test_a_consumer_and_a_follower_compare_checksums_if_they_are_asked_to(verify
     with tubestore.open("/s", vfs=vfs, clock=ManualClock(T0), background=False) as store:
         topic = store.create_topic("t")
         topic.append(b"message")
+        topic.flush()
         file = vfs.open("/s/t-0/00000000000000000000.tube")
         file.pwrite(b"?", file.size() - 1)
         with store.consumer(None, "t", verify=verify) as consumer:

@@ -180,6 +180,9 @@ def test_a_description_has_the_settings_and_a_row_a_shard(store: MessageStoreMan
     for partition in (0, 1, 20_000):
         topic.append(b"12345", partition=partition)
     found = store.describe_topic("t")
+    assert [(s.store_id, s.messages, s.data_files) for s in found.shards] == [(0, 2, 0), (2, 1, 0)]
+    store.flush()
+    found = store.describe_topic("t")
     assert (found.name, found.options) == ("t", topic.options)
     assert [s.store_id for s in found.shards] == [0, 2]
     first = found.shards[0]
@@ -214,6 +217,7 @@ def test_a_deleted_topic_is_gone_and_its_files_wait_in_the_trash(
     for partition in (0, 20_000):
         topic.append(b"x", partition=partition)
     other.append(b"y")
+    store.flush()
     store.delete_topic("t")
     assert store.topics() == ["t-0"]
     assert "t" not in store
@@ -264,11 +268,13 @@ def test_a_topic_of_the_same_name_starts_anew(
 ) -> None:
     first = store.create_topic("t", partitions=5, max_age="7d")
     first.append(b"old", partition=4)
+    first.flush()
     store.delete_topic("t")
     second = store.create_topic("t")
     assert second is not first
     assert second.options == tubestore.TopicOptions()
     assert second.append(b"new").offset == 0
+    second.flush()
     assert second.options.id != first.options.id
     store.delete_topic("t")  # in the same millisecond
     assert len(shards_in(memory_vfs, "/store/.tubestore/trash")) == 2
@@ -327,6 +333,7 @@ def test_the_next_opening_finishes_a_deletion(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
     with tubestore.open("/store", vfs=faulty, background=False) as store:
         store.create_topic("t").append(b"x")
+        store.flush()
         faulty.fail("rename", forever=True)
         with pytest.raises(OSError, match="Input/output"):
             store.delete_topic("t")
@@ -340,6 +347,7 @@ def test_a_full_disk_does_not_keep_a_topic_alive(memory_vfs: MemoryVfs) -> None:
     faulty = FaultyVfs(memory_vfs)
     with tubestore.open("/store", vfs=faulty, background=False) as store:
         store.create_topic("t").append(b"x")
+        store.flush()
         faulty.fail("rename", error=errno.ENOSPC, forever=True)
         store.delete_topic("t")
         assert shards_in(memory_vfs) == []
@@ -464,6 +472,7 @@ def test_one_shard_that_will_not_open_does_not_keep_the_others(memory_vfs: Memor
             for number in range(6):
                 for partition in (0, 10_000):
                     topic.append(b"%050d" % number, partition=partition)
+                topic.flush()
     data = [path for path in memory_vfs.tree() if "/gap-0/" in path and path.endswith(".tube")]
     memory_vfs.remove(data[1])
     memory_vfs.open("/store/good-0/stray.tube", create=True)

@@ -144,8 +144,10 @@ def test_closing_needs_no_room_when_everything_is_written(memory_vfs: MemoryVfs)
     store = tubestore.open("/s", vfs=faulty, background=False, segment_size_bytes=100)
     topic = store.create_topic("t")
     topic.append(b"x")
+    store.flush()
     faulty.fail("create", error=errno.ENOSPC, forever=True)
-    topic.append(b"x" * 100)  # written; the next file cannot be made
+    topic.append(b"x" * 100)
+    store.flush()  # written; the next file cannot be made
     with pytest.raises(DiskFull):
         topic.append(b"x")
     store.flush()

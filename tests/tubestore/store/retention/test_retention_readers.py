@@ -168,10 +168,13 @@ def test_a_reader_beside_a_writer_that_removes_all_the_time_meets_no_other_error
         thread = threading.Thread(target=read)
         thread.start()
         try:
-            for number in range(400):
+            for number in range(100_000):
                 topic.append(b"%0100d" % number)
                 if number % 7 == 0:
+                    topic.flush()
                     topic.retain(max_bytes=2000)
+                    if number > 400 and len(seen) + len(told) > 1:
+                        break
         finally:
             done.set()
             thread.join()

@@ -1,0 +1,567 @@
+"""Reads the ring journal of a process that was killed, or of one that is at work.
+
+A segment begins with START and ends with END; in between a frame that does not count is:
+
+| what follows it                                      | same boot | another boot                  |
+| ---------------------------------------------------- | --------- | ----------------------------- |
+| nothing of its generation, in no segment             | the end   | the end                       |
+| a sound frame, or a later segment, of its generation | damage    | damage below what was synced, |
+|                                                      |           | above it the end              |
+
+On one boot frames follow each other without a gap, as they are copied under one lock: only the
+last one may be torn. A power cut keeps any sectors of what was not synced.
+
+A segment's file has its whole size, durably, before it has its name: one that is shorter was cut,
+which is damage whatever boot it is. Its sound frames count.
+
+Only segments of the store that `store.json` has announced count. Others are not read here; the
+messages that the shards lack of them are in `lacking.stray_ring`.
+
+A segment that lies below the tail is not read: the shards' files have its messages. A writer in
+another process may use a segment again meanwhile: its START is read again after its frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tubestore.core import kernels
+from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
+from tubestore.core.state_file import BadState
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.errors import CorruptRecord
+from tubestore.journal.ring_frames import (
+    HEAD_SIZE,
+    SEGMENT_BYTES_MIN,
+    START_SIZE,
+    Kind,
+    RingFrame,
+    Start,
+    boot_tag,
+    frame_at,
+    frames_behind,
+    latest_frame,
+    messages_at,
+    size_at,
+    start_in,
+    store_tag,
+    trouble_in,
+)
+from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
+from tubestore.record.names import RING_PREFIX, store_key
+from tubestore.record.records import ENTRY_SIZE, records_of
+from tubestore.record.state_files import has_ring, parse_identity, read_topics
+
+log = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+#: What a reader that goes on reads at once.
+_SHORT_BYTES = 64 << 10
+
+
+class LeftRing(NamedTuple):
+    """The frames of a ring from a position on, by shard."""
+
+    #: The files of all segments.
+    paths: list[str]
+    #: The ring position behind all segments, whatever they hold.
+    segments_end: int
+    #: Of the last opening.
+    generation: int
+    #: True if one process left it all, since the machine was started.
+    is_whole: bool
+    #: Ring position below which everything is in the shards' files.
+    tail: int
+    #: Ring position below which everything was synced.
+    synced: int
+    #: The ring position behind the last frame that counts.
+    end: int
+    parts: list[JournalPart]
+    #: Damaged places, each with the reason.
+    damages: list[CorruptRecord]
+    #: The names of all topics by their ids.
+    topics: Mapping[int, str]
+
+
+def ring_paths(vfs: Vfs, root: str) -> list[str]:
+    """Return the files of a ring's segments; none if the root is no directory."""
+    own = join(root, OWN_DIRECTORY)
+    try:
+        rows = vfs.entries(own)
+    except NotADirectoryError:
+        return []
+    return [join(own, n) for n, is_directory, _ in rows if is_ring_file(n) and not is_directory]
+
+
+def is_ring_file(name: str) -> bool:
+    """True if a state file is a segment of the ring."""
+    return name.startswith(RING_PREFIX) and name.removeprefix(RING_PREFIX).isdigit()
+
+
+def read_ring(vfs: Vfs, root: str, since: int = 0) -> LeftRing | None:
+    """Return the frames of a ring from a position on; None if there is none. OSError, BadState.
+
+    Segments count only while `store.json` records that there is a ring: what is there without that
+    was being removed. The first segment is there before that is recorded, and until it no longer
+    is: a ring without any has lost them.
+    """
+    while True:
+        store = announced_store(vfs, root)
+        if store is None:
+            return None
+        paths = ring_paths(vfs, root)
+        left = _read(vfs, root, paths, since, store)
+        # A writer may have made segments since, and filled them: those are not missing.
+        if not left.damages or (
+            ring_paths(vfs, root) == paths and announced_store(vfs, root) == store
+        ):
+            return left
+
+
+def read_unannounced(vfs: Vfs, root: str) -> LeftRing | None:
+    """Return the frames of segments that no `store.json` announces; None if there are none.
+
+    OSError, BadState.
+    """
+    paths = ring_paths(vfs, root)
+    if not paths or announced_store(vfs, root) is not None:
+        return None
+    return _read(vfs, root, paths, 0, None)
+
+
+def _read(vfs: Vfs, root: str, paths: list[str], since: int, store: bytes | None) -> LeftRing:
+    with contextlib.ExitStack() as opened:
+        files = []
+        for path in paths:
+            try:
+                file = vfs.open(path, writable=False)
+            except FileNotFoundError:
+                continue  # a writer has closed meanwhile
+            opened.callback(file.close)
+            files.append(file)
+        topics = partial(topics_by_id, vfs, root)
+        reading = _RingReading(files, vfs.boot_id(), topics, since, store)
+        if not files and store is not None:
+            reading.miss_all(join(root, OWN_DIRECTORY, f"{RING_PREFIX}0"))
+        return reading.run(paths)
+
+
+def announced_store(vfs: Vfs, root: str) -> bytes | None:
+    """Return the `store_tag` in a ring that `store.json` announces; None without one. OSError."""
+    try:
+        return _announced_in(vfs.read_file(join(root, OWN_DIRECTORY, STORE_FILE)))
+    except (FileNotFoundError, BadState):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _announced_in(store: bytes) -> bytes | None:
+    """Return the same for the content of a `store.json`, which readers ask for again and again."""
+    return store_tag(parse_identity(store)) if has_ring(store) else None
+
+
+def topics_by_id(vfs: Vfs, root: str) -> dict[int, str]:
+    """Return the names of topics by their ids; BadState if they cannot be read."""
+    own = join(root, OWN_DIRECTORY)
+    try:
+        saved = read_topics(lambda name: vfs.read_file(join(own, name)))
+    except FileNotFoundError:
+        return {}
+    return {options.id: name for name, options in saved.settings.items() if options.id}
+
+
+class _Segment(NamedTuple):
+    """A segment that was found: by its START, or by its frames if that is damaged."""
+
+    file: VfsFile
+    start: Start
+    #: Bytes that are there of `segment_size`.
+    size: int
+
+
+class _Uncounted(NamedTuple):
+    """Bytes of a segment without a frame that counts."""
+
+    segment: _Segment
+    at: int
+    end: int
+    reason: str
+    #: How many runs of messages were taken before it.
+    taken: int
+
+
+class _Piece:
+    """Bytes of a segment that were read together."""
+
+    def __init__(self, segment: _Segment, low: int, size: int = 0, *, short: bool) -> None:
+        """Read from a place on: a `short` piece of at least `size` bytes, or all that follows."""
+        self._segment, self._low, self._short = segment, low, short
+        rest = max(0, segment.size - low)
+        self._size = min(max(size, _SHORT_BYTES), rest) if short else rest
+        self._goes_on = self._size < rest
+        #: Ring position of the first byte.
+        self.base = segment.start.base + low
+        self.data = b""
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Read the same bytes once more."""
+        self.data = self._segment.file.pread(self._size, self._low)
+
+    def sound(self, at: int) -> RingFrame | None:
+        """Return the frame at a place, if it counts."""
+        frame = frame_at(self.data, at)
+        if frame is None or frame.position != self.base + at:
+            return None
+        return frame if frame.generation == self._segment.start.generation else None
+
+    def messages(self, at: int) -> tuple[Array, Array, Array]:
+        """Return the messages from a place on that count, see `messages_at`."""
+        return messages_at(self.data, at, self.base, self._segment.start.generation)
+
+    def behind(self, at: int) -> Iterator[int]:
+        """Go through the places behind `at` with a frame that counts."""
+        return frames_behind(self.data, at, self.base, self._segment.start.generation)
+
+    def is_cut(self, at: int) -> bool:
+        """True if the piece ends before the frame that may be at a place."""
+        return self._goes_on and self._end_of(at) > self._size
+
+    def following(self, at: int) -> _Piece:
+        """Read on from a place at which the piece `is_cut`."""
+        size = self._end_of(at) - at
+        return _Piece(self._segment, self._low + at, size, short=self._short)
+
+    def _end_of(self, at: int) -> int:
+        size = size_at(self.data, at)
+        return at + HEAD_SIZE if size is None else at + HEAD_SIZE + size
+
+    def stretch(self, at: int, end: int, reason: str, taken: Sized) -> _Uncounted:
+        """Return bytes of the piece as a stretch without a frame that counts."""
+        return _Uncounted(self._segment, self._low + at, self._low + end, reason, len(taken))
+
+
+class _RingReading:
+    """One reading of all segments."""
+
+    def __init__(
+        self,
+        files: list[VfsFile],
+        this_boot: str,
+        topics: Callable[[], dict[int, str]],
+        since: int,
+        store: bytes | None,
+    ) -> None:
+        """`store`: of which one the segments have to be; None if of any."""
+        self._files, self._this_boot, self._store = files, boot_tag(this_boot), store
+        self._topics, self._since = topics, since
+        #: Messages in the order of the segments.
+        self._taken: list[_ShardRun] = []
+        self._damages: list[CorruptRecord] = []
+        #: Bytes that do not count before the next frame.
+        self._damaged = 0
+        self._end, self._synced = since, 0
+
+    def miss_all(self, path: str) -> None:
+        """Take note that no segment is there."""
+        text = "the journal of a process that was killed is missing; what only it held is lost"
+        self._damages.append(CorruptRecord(path, 0, text))
+
+    def run(self, paths: list[str]) -> LeftRing:
+        """Read everything."""
+        segments = self._segments()
+        if not segments:
+            return LeftRing(paths, 0, 0, True, 0, 0, 0, [], self._damages, {})
+        last = segments[-1].start
+        tail = max(segment.start.tail for segment in segments)
+        if tail < 0:  # no START is sound: all segments may be needed
+            tail = segments[0].start.base
+        live = [s for s in segments if s.start.base + s.start.segment_size > max(tail, self._since)]
+        generations: dict[int, list[_Segment]] = {}
+        for segment in live:
+            generations.setdefault(segment.start.generation, []).append(segment)
+        expected = max(tail, self._since)
+        for found in generations.values():
+            first = found[0].start
+            begun = max(first.begun, tail, self._since)
+            lacking = begun - expected >= first.segment_size
+            if lacking and self._is_damage(first.boot, expected, first.left_synced):
+                text = "segments of the journal are missing before this one"
+                self._damages.append(CorruptRecord(found[0].file.path, 0, text))
+            own = max(segment.start.own_tail for segment in found)
+            needed = [s for s in found if s.start.base + s.start.segment_size > own]
+            self._read_generation(needed, max(own, begun))
+            expected = found[-1].start.base + first.segment_size
+        topics = self._topics()  # after the frames: a topic is recorded before it has any
+        return LeftRing(
+            paths,
+            max(s.start.base + s.start.segment_size for s in segments),
+            last.generation,
+            len(generations) <= 1 and last.boot == self._this_boot,
+            tail,
+            self._synced,
+            self._end,
+            self._parts(topics),
+            self._damages,
+            topics,
+        )
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def _segments(self) -> list[_Segment]:
+        """Return the segments in the ring's order."""
+        found, headless, foreign = [], [], []
+        for file in self._files:
+            start = start_in(file.pread(START_SIZE, 0))
+            if start is None:
+                headless.append(file)
+            elif self._store in (None, start.store):
+                found.append(self._sized(file, start))
+            else:
+                foreign.append(file)
+        starts = sorted((s.start for s in found), key=lambda start: start.base)
+        latest = {start.generation: start for start in starts}
+        least = min((s.start.segment_size for s in found), default=SEGMENT_BYTES_MIN)
+        for file in headless:
+            segment = self._by_frames(file, latest)
+            if segment is not None:
+                found.append(segment)
+            self._look_at_size(file, least)
+        for file in foreign:
+            text = "a segment of another store's journal; this store's may have been in its place"
+            self._damages.append(CorruptRecord(file.path, 0, text))
+        return sorted(found, key=lambda segment: segment.start.base)
+
+    def _sized(self, file: VfsFile, start: Start) -> _Segment:
+        """Return a segment with the bytes that are there; fewer than it began with are damage."""
+        return _Segment(file, start, self._look_at_size(file, start.segment_size))
+
+    def _look_at_size(self, file: VfsFile, whole: int) -> int:
+        """Return how many bytes a segment has of those that it began with; fewer are damage."""
+        size = file.size()
+        if size < whole:
+            text = f"a segment of the journal has {size} of its {whole} bytes"
+            self._damages.append(CorruptRecord(file.path, size, text))
+        return min(size, whole)
+
+    @staticmethod
+    def _by_frames(file: VfsFile, latest: Mapping[int, Start]) -> _Segment | None:
+        """Return a segment with a damaged START; None if it has no frame that may be needed.
+
+        A kill while a segment is begun leaves part of a START, and frames of the lap before: the
+        files have those, and to give them once more changes nothing. So a START that is damaged is
+        no finding by itself. `latest`: the last START of each generation that has one.
+        """
+        data = file.pread(file.size(), 0)
+        found = latest_frame(data)
+        if found is None:
+            return None
+        place, frame = found
+        base = frame.position - place
+        known = latest.get(frame.generation)
+        if known is None:
+            size = len(data)
+            start = Start(
+                frame.boot, frame.generation, frame.synced, base, size, -1, base, 0, 0, b""
+            )
+        else:
+            start = known._replace(base=base, tail=0, own_tail=0)
+        return _Segment(file, start, min(len(data), start.segment_size))
+
+    def _read_generation(self, segments: list[_Segment], first: int) -> None:
+        """Read the segments of one opening."""
+        boot = segments[0].start.boot
+        stretches: list[_Uncounted] = []
+        size = segments[0].start.segment_size
+        expected = first - first % size
+        for number, segment in enumerate(segments):
+            start = segment.start
+            if start.base > expected:
+                text = "segments of the journal are missing before this one"
+                stretches.append(_Uncounted(segment, 0, 0, text, len(self._taken)))
+            expected = start.base + size
+            self._read_segment(segment, stretches, is_last=number == len(segments) - 1)
+        synced = max([s.start.synced for s in segments])
+        synced = max([synced, *(taken.synced for taken in self._taken)])
+        self._synced = max(self._synced, synced)
+        for stretch in stretches:
+            place = stretch.segment.start.base + stretch.at
+            if not self._is_damage(boot, place, synced):
+                del self._taken[stretch.taken :]  # what was not synced begins here
+                self._end = min(self._end, place)
+                return
+            path = stretch.segment.file.path
+            self._damages.append(CorruptRecord(path, stretch.at, stretch.reason))
+
+    def _is_damage(self, boot: bytes, place: int, synced: int) -> bool:
+        """True if what does not count, with something sound behind it, was there once."""
+        return boot == self._this_boot or place < synced
+
+    # -- frames ------------------------------------------------------------------------------
+
+    def _read_segment(
+        self, segment: _Segment, stretches: list[_Uncounted], *, is_last: bool
+    ) -> None:
+        start, file, taken = segment.start, segment.file, len(self._taken)
+        before, known, mine = self._damaged, self._end, len(stretches)
+        # One that goes on reads no more than there is, and looks for nothing behind it.
+        goes_on = is_last and self._since > 0
+        piece = _Piece(segment, max(START_SIZE, self._since - start.base), short=goes_on)
+        at, looked = 0, False
+        while True:
+            starts, heads, records = piece.messages(at)
+            if len(starts):
+                self._taken += _runs(piece.data, starts, heads, records, self._damaged)
+                at = int(starts[-1]) + HEAD_SIZE + int(heads["size"][-1])
+                self._end, looked = max(self._end, piece.base + at), False
+                continue
+            frame = piece.sound(at)
+            if frame is None and goes_on:
+                if not piece.is_cut(at):
+                    break
+                piece, at = piece.following(at), 0
+                continue
+            if frame is None:
+                place = next(piece.behind(at), None)
+                if (place is not None or not is_last) and not looked:
+                    looked = True  # a writer in another process may have written it by now
+                    piece.read_again()
+                    continue
+                if place is None:
+                    if not is_last:
+                        text = "the end of a segment of the journal is damaged"
+                        stretches.append(piece.stretch(at, len(piece.data), text, self._taken))
+                        self._damaged += start.base + start.segment_size - piece.base - at
+                    break
+                text = f"a frame of the journal is damaged; {place - at} bytes do not count"
+                stretches.append(piece.stretch(at, place, text, self._taken))
+                self._damaged += place - at
+                at = place
+                continue
+            looked = False
+            if frame.kind == Kind.END:
+                break
+            is_message = frame.kind == Kind.MESSAGE
+            if is_message and self._is_torn_end(piece, frame, at, stretches, is_last=is_last):
+                break
+            at += HEAD_SIZE + frame.size
+            self._end = max(self._end, piece.base + at)
+        again = start_in(file.pread(START_SIZE, 0))
+        if again is not None and again.base != start.base:
+            # It was used again meanwhile: the files have what it held.
+            del self._taken[taken:], stretches[mine:]
+            self._damaged, self._end = before, known
+
+    def _is_torn_end(
+        self,
+        piece: _Piece,
+        frame: RingFrame,
+        at: int,
+        stretches: list[_Uncounted],
+        *,
+        is_last: bool,
+    ) -> bool:
+        """True if a message with a sound head and a damaged record is the torn end.
+
+        Otherwise its place is taken.
+        """
+        end = at + HEAD_SIZE + frame.size
+        behind = piece.sound(end) is not None or not is_last
+        if not behind and next(piece.behind(at), None) is None:
+            return True  # a kill in the middle of the copy
+        trouble = trouble_in(piece.data, at) or "its size is not that of its frame"
+        text = f"a message in the journal is damaged: {trouble}"
+        stretches.append(piece.stretch(at, end, text, self._taken))
+        lost = lost_part("", frame.index_start, frame.data_start, 1, frame.size)
+        part = lost._replace(damaged_before=self._damaged, ring_end=frame.end)
+        self._taken.append(_ShardRun(frame.topic_id, frame.store_id, frame.synced, part))
+        return False
+
+    def _parts(self, topics: Mapping[int, str]) -> list[JournalPart]:
+        """Return the messages by shard; the last step."""
+        parts: list[JournalPart] = []
+        unknown = 0
+        for topic_id, store_id, _, part in self._taken:
+            topic = topics.get(topic_id)
+            if topic is None:
+                unknown += len(part.entries)  # the topic was deleted
+            else:
+                parts.append(part._replace(shard=store_key(topic, store_id)))
+        if unknown:
+            log.info("%d messages of deleted topics are in the journal", unknown)
+        self._taken = []
+        parts.sort(key=lambda part: (part.shard, part.index_start))
+        parts.reverse()
+        groups: list[JournalPart] = []
+        while parts:  # let go as they are joined: a ring is not in memory twice
+            group = [parts.pop()]
+            while parts and _follows(group[-1], parts[-1]):
+                group.append(parts.pop())
+            groups.append(joined_parts(group))
+        return groups
+
+
+def _follows(part: JournalPart, following: JournalPart) -> bool:
+    """True if a part can be joined to the one before it."""
+    if part.lost or following.lost or part.damaged_before != following.damaged_before:
+        return False
+    place = part.index_start + ENTRY_SIZE * len(part.entries), part.data_start + len(part.data)
+    return part.shard == following.shard and place == (following.index_start, following.data_start)
+
+
+class _ShardRun(NamedTuple):
+    """Messages of a shard that follow each other without a gap, or the place of a lost one."""
+
+    topic_id: int
+    store_id: int
+    #: The highest ring position below which everything was synced, by their heads.
+    synced: int
+    #: Without the shard's name, which the topic has once all was read.
+    part: JournalPart
+
+
+def _runs(
+    data: bytes, starts: Array, heads: Array, records: Array, damaged: int
+) -> Iterator[_ShardRun]:
+    """Group frames by shard, each group by messages without a gap; see `messages_at`.
+
+    The records are copied: the bytes of a segment are not kept.
+    """
+    synced = int(heads["synced"].max())
+    order = np.lexsort((heads["store_id"], heads["topic_id"]))
+    heads, records = kernels.rows_at(heads, order), kernels.rows_at(records, order)
+    sizes = heads["size"].astype(np.int64)
+    joined, bounds = kernels.joined(data, starts[order] + HEAD_SIZE, sizes)
+    batch = records_of(records, joined if joined.flags.writeable else joined.copy())
+    batch.place_each(heads["index_start"], heads["data_start"])
+    begins = np.ones(len(order), bool)
+    before, after = heads[:-1], heads[1:]
+    begins[1:] = (after["topic_id"] != before["topic_id"]) | (
+        after["store_id"] != before["store_id"]
+    )
+    begins[1:] |= after["index_start"] != before["index_start"] + ENTRY_SIZE
+    begins[1:] |= after["data_start"] != before["data_start"] + sizes[:-1]
+    firsts = np.flatnonzero(begins)
+    ends = [*firsts[1:].tolist(), len(order)]
+    ring_ends = (heads["position"] + HEAD_SIZE + sizes).tolist()
+    shards = zip(
+        heads["topic_id"][firsts].tolist(), heads["store_id"][firsts].tolist(), strict=True
+    )
+    places = zip(
+        heads["index_start"][firsts].tolist(), heads["data_start"][firsts].tolist(), strict=True
+    )
+    for shard, place, first, end in zip(shards, places, firsts.tolist(), ends, strict=True):
+        part = JournalPart(
+            "",
+            *place,
+            batch.entries[first:end],
+            batch.data[bounds[first] : bounds[end]].tobytes(),
+            damaged_before=damaged,
+            ring_end=ring_ends[end - 1],
+        )
+        yield _ShardRun(*shard, synced, part)
