@@ -104,7 +104,7 @@ def test_a_shard_has_two_buffers_and_its_files(memory_vfs: MemoryVfs) -> None:
     flusher.start()
     assert vfs.asked.wait(30)
     shard.append(rows[2], "memory")
-    flushing, main = shard._buffer._flushing, shard._buffer.main
+    flushing, main = shard._buffer.flushing, shard._buffer.main
     assert flushing is not None
     assert (flushing.count, main.count) == (2, 1)
     assert bodies(shard.view()) == [row.payload for row in rows]

@@ -9,6 +9,9 @@ Invariants:
 The end of a sync wakes the threads that it covers, and one of the others, which does the next sync.
 To wake all costs a change of threads each, and that is what sixteen threads spend most on.
 
+A thread that runs or prepares a sync is noted by its mark (`_runner`, `_preparer`), which it alone
+takes away, without a lock and without a call: a thread that an interrupt ends leaves no mark.
+
 Guards: `_lock` guards everything here; no other lock is taken under it.
 """
 
@@ -50,14 +53,15 @@ class GroupCommit:
         self.end = end
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        #: True while a sync is under way, and while a thread writes what the next one will cover.
-        self._running = self._preparing = False
+        #: The marks of the thread that syncs, and of one that writes what the next sync will cover.
+        self._runner: object | None = None
+        self._preparer: object | None = None
         self._failure: StoreFailed | None = None
 
     @property
     def is_busy(self) -> bool:
         """True while a sync is under way or about to be: a new waiter shares the next one."""
-        return self._running or self._preparing
+        return self._runner is not None or self._preparer is not None
 
     def reach(
         self,
@@ -98,59 +102,63 @@ class GroupCommit:
         prepare: Callable[[], None] | None = None,
     ) -> bool:
         """Wait for the sync under way, then run one if it is needed; False if time is up."""
-        state = self._wait(end, left, preparing=prepare is not None)
-        if prepare is not None and state is _State.MINE:
-            state = self._prepared(end, prepare)
-        if state is not _State.MINE:
-            return state is _State.SAFE
+        mark = object()
         try:
+            state = self._wait(mark, end, left, preparing=prepare is not None)
+            if prepare is not None and state is _State.MINE:
+                prepare()
+                # The sync under way may cover it, too.
+                state = self._wait(mark, end, None, prepared=True)
+            if state is not _State.MINE:
+                return state is _State.SAFE
             reached = sync()
-        except BaseException as error:
             with self._lock:
-                if isinstance(error, StoreFailed):  # a full disk, for one, may be tried again
-                    self._failure = copy.copy(error)
-                self._running = False
+                self.end, self._runner = max(self.end, reached), None
                 self._wake()
-            raise
-        with self._lock:
-            self.end = max(self.end, reached)
-            self._running = False
-            self._wake()
-        return True
-
-    def _prepared(self, end: int | None, prepare: Callable[[], None]) -> _State:
-        """Prepare the next sync, and wait for the one under way, which may cover it, too."""
-        try:
-            prepare()
-            return self._wait(end, None, prepared=True)
-        finally:
+            return True
+        except StoreFailed as error:  # a full disk, for one, may be tried again
             with self._lock:
-                self._preparing = False
-                if not self._running:
+                if self._runner is mark:
+                    self._failure, self._runner = copy.copy(error), None
+                    self._wake()
+            raise
+        finally:
+            # Without a call up to the lock: an interrupt cannot come between.
+            is_marked = self._runner is mark or self._preparer is mark
+            if self._runner is mark:
+                self._runner = None
+            if self._preparer is mark:
+                self._preparer = None
+            if is_marked:
+                with self._lock:
                     self._wake()
 
     def _wait(
         self,
+        mark: object,
         end: int | None,
         left: Callable[[], float] | None,
         *,
         preparing: bool = False,
         prepared: bool = False,
     ) -> _State:
-        """Wait for other threads; then it is this thread's turn to prepare, or to sync."""
+        """Wait for other threads; then it is the turn of `mark` to prepare, or to sync."""
         while True:
             with self._lock:
                 safe = end is not None and self.end >= end
-                busy = self._running or (self._preparing and end is not None and not prepared)
+                others_prepare = self._preparer is not None and end is not None and not prepared
+                busy = self._runner is not None or others_prepare
                 if safe or not busy:
                     if self._failure is not None:
                         raise again(self._failure)
                     if safe:
                         return _State.SAFE
                     if preparing:
-                        self._preparing = True
+                        self._preparer = mark
                     else:
-                        self._running = True
+                        self._runner = mark
+                        if prepared:
+                            self._preparer = None
                     return _State.MINE
                 seconds = _LOOK_AGAIN_SECONDS if left is None else left()
                 if seconds <= 0:
@@ -160,23 +168,27 @@ class GroupCommit:
                 # end.
                 waiting = _Waiting(None if prepared else end)
                 self._waiting.append(waiting)
-            waiting.woken.acquire(timeout=min(seconds, _LOOK_AGAIN_SECONDS))
-            with self._lock:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
+            try:
+                waiting.woken.acquire(timeout=min(seconds, _LOOK_AGAIN_SECONDS))
+            finally:
+                with self._lock:
+                    if waiting in self._waiting:
+                        self._waiting.remove(waiting)
 
     def _wake(self) -> None:
         """Wake the threads that have what they wait for, and one that does the next sync."""
-        kept, next_one = [], None
+        kept, woken, has_next = [], [], self.is_busy
         for waiting in self._waiting:
             if waiting.end is None or waiting.end <= self.end or self._failure is not None:
-                waiting.woken.release()
-            elif next_one is None and not self._running and not self._preparing:
-                next_one = waiting
-                waiting.woken.release()
+                woken.append(waiting)
+            elif not has_next:
+                has_next = True
+                woken.append(waiting)
             else:
                 kept.append(waiting)
-        self._waiting = kept
+        self._waiting = kept  # before they are woken: no thread is woken twice
+        for waiting in woken:
+            waiting.woken.release()
 
     def lower(self, end: int) -> None:
         """Lower the safe end: the rest was cut away."""
@@ -189,9 +201,9 @@ class GroupCommit:
             for waiting in self._waiting:
                 assert waiting.woken.locked(), "a woken waiter is still listed"
                 if waiting.end is None:
-                    assert self._running, "a prepared sync waits, and none is under way"
+                    assert self._runner, "a prepared sync waits, and none is under way"
                 else:
                     assert waiting.end > self.end, "a waiter was not woken although its end is safe"
             if self._failure is not None:
-                assert not self._running, "a sync runs after one has failed"
-                assert not self._waiting or self._preparing, "waiters were not woken by a failure"
+                assert not self._runner, "a sync runs after one has failed"
+                assert not self._waiting or self._preparer, "waiters were not woken by a failure"

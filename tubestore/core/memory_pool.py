@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
+
+
+class PoolHolder(Protocol):
+    """Holds bytes of a pool."""
+
+    granted: int
 
 
 class MemoryPool:
     """Counts the bytes that shards hold in their buffers; thread-safe.
+
+    A holder's own count changes with that of the pool: an interrupt comes before both or behind.
 
     >>> pool = MemoryPool(100)
     >>> pool.take(80), pool.take(30)
@@ -23,13 +32,15 @@ class MemoryPool:
         self.used = 0
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> bool:
+    def take(self, size: int, holder: PoolHolder | None = None) -> bool:
         """Take `size` bytes unless that would exceed the bound; an empty pool gives any size."""
         with self._lock:
             if self.used and self.used + size > self.bound_bytes:
                 return False
             self.used += size
-            return True
+            if holder is not None:
+                holder.granted += size
+        return True
 
     def add(self, size: int) -> None:
         """Count bytes that are already held, even above the bound."""
@@ -41,7 +52,9 @@ class MemoryPool:
         if self._relieve is not None:
             self._relieve()
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, holder: PoolHolder | None = None) -> None:
         """Return bytes that were taken."""
         with self._lock:
             self.used -= size
+            if holder is not None:
+                holder.granted -= size

@@ -222,7 +222,7 @@ class MsgFileStore:
     def append(self, batch: EncodedBatch, index_start: int, data_start: int) -> None:
         """Write a placed batch, data first, in the page cache when this returns.
 
-        After an OSError the same batch has to come next: its data may be there.
+        After an exception the same batch has to come next: its data may be there, and its entries.
         """
         entries = batch.entries.view(np.uint8).data
         self.append_bytes(batch.data.data, entries, index_start, data_start)
@@ -233,13 +233,15 @@ class MsgFileStore:
         """As `append`, for records and entries that are bytes already."""
         data = self._writable(self.data, data_start)
         index = self._writable(self.index, index_start)
-        assert index.end == index_start, "a batch out of its place"
         if data.end == data_start:
             data.append(records)
         # Else an earlier call wrote the data and not the entries. The data are not cut back: that
         # may fail as well, and a sync that runs meanwhile may have counted them as safe.
         assert data.end == data_start + len(records), "a batch out of its place"
-        index.append(entries)
+        if index.end == index_start:
+            index.append(entries)
+        # Else an earlier call wrote both, and its caller was interrupted.
+        assert index.end == index_start + len(entries), "a batch out of its place"
 
     def _writable(self, segments: FileSegmentList, start: int) -> FileSegment:
         if not len(segments):
@@ -276,9 +278,9 @@ class MsgFileStore:
         """
         rolled = False
         for segments in (self.data, self.index):
-            if len(segments) and segments.roll_if_full() is not None:
+            if segments.is_full:
                 self._unsynced_directories.add(segments.directory)
-                rolled = True
+                rolled = segments.roll_if_full() is not None or rolled
         return rolled
 
     def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
@@ -290,8 +292,8 @@ class MsgFileStore:
         """Seal what is written to, and start anew: both streams then end in an empty file."""
         for segments in (self.data, self.index):
             if len(segments) and segments.last.size:
-                segments.roll()
                 self._unsynced_directories.add(segments.directory)
+                segments.roll()
 
     def remove_below(
         self,
@@ -369,9 +371,14 @@ class MsgFileStore:
     def _sync_directories(self) -> None:
         if not self._unsynced_directories:
             return
-        pending, self._unsynced_directories = self._unsynced_directories, set()
-        for directory in sorted(pending):
-            self.vfs.sync_directory(directory)
+        nothing: set[str] = set()
+        pending, self._unsynced_directories = self._unsynced_directories, nothing
+        try:
+            for directory in sorted(pending):
+                self.vfs.sync_directory(directory)
+        except BaseException:
+            self._unsynced_directories |= pending
+            raise
 
     def sync(self) -> None:
         """Sync both streams, data first."""

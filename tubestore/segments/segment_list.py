@@ -210,7 +210,14 @@ class FileSegmentList:
     def create(self, start: int) -> FileSegment:
         """Add an empty segment at `start`."""
         path = join(self.directory, segment_name(start, self._suffix))
-        file = self._vfs.open(path, create=True)
+        try:
+            file = self._vfs.open(path, create=True)
+        except FileExistsError:
+            file = self._vfs.open(path)
+            if file.size():
+                file.close()
+                raise
+            # Else an interrupt ended this call before, behind its `open`.
         segment = FileSegment(file, start, 0, sealed=False, vfs=self._vfs)
         self.now = self.now.having(segment)
         return segment

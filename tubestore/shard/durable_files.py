@@ -42,6 +42,7 @@ from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpoint
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 from tubestore.segments.segment_list import Adopted
+from tubestore.shard.announcements import Announcements
 from tubestore.shard.statistics import ShardCounters
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,10 @@ class DurableFiles:
         clock: Clock,
         counters: ShardCounters,
         lock: threading.Lock,
-        changed: threading.Condition,
+        changed: Announcements,
         close_room: Callable[[], None],
     ) -> None:
-        """`lock` is the append lock, `changed` its condition.
+        """`lock` is the append lock, `changed` what is announced under it.
 
         `close_room` is called under the append lock when appends are refused.
         """
@@ -76,6 +77,9 @@ class DurableFiles:
         self._unsynced_messages = 0
         self._last_sync = clock.monotonic()
         self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
+        #: A roll that has not ended. Its next file may be there already, so nothing may be written
+        #: to the one before it.
+        self._unended_roll: Callable[[], int] | None = None
         #: Why appends are refused.
         self.trouble: TubeStoreError | None = None
         #: Permanently failed: the files may lack acknowledged messages.
@@ -109,7 +113,7 @@ class DurableFiles:
         if not isinstance(before, StoreFailed | StoreClosed) or isinstance(trouble, StoreClosed):
             self.trouble = trouble
         self._close_room()
-        self._changed.notify_all()
+        self._changed.announce()
         return self.trouble is trouble and type(before) is not type(trouble)
 
     def fail(self, reason: str) -> StoreFailed:
@@ -142,7 +146,7 @@ class DurableFiles:
             was_full = self.is_full
             if was_full:
                 self.trouble = None
-            self._changed.notify_all()
+            self._changed.announce()
         if was_full:
             log.warning("%s: there is room on the disk again", self.files.directory)
 
@@ -153,6 +157,8 @@ class DurableFiles:
 
         Under the flush lock.
         """
+        if self._unended_roll is not None:
+            self.commits.run(self._unended_roll)
         batch = batches[0].batch
         if len(batches) > 1:
             batch = EncodedBatch(
@@ -173,6 +179,8 @@ class DurableFiles:
         self, record: bytes, entry: bytes, index_start: int, data_start: int
     ) -> FileSnapshot:
         """As `write`, for one record and its index entry."""
+        if self._unended_roll is not None:
+            self.commits.run(self._unended_roll)
         try:
             self.files.append_bytes(record, entry, index_start, data_start)
         except OSError as error:
@@ -201,18 +209,22 @@ class DurableFiles:
         # That syncs its data, but not the names in its directory: the next sync does. The
         # messages stay written if there is no room for the next file.
         with contextlib.suppress(DiskFull):
-            self.commits.run(self._roll)
+            self._run_roll(full=True)
 
     def roll_again(self) -> None:
         """Make the file that had no room on the disk, and let appends in again."""
-        self.commits.run(self._roll)
+        self._run_roll(full=True)
         self.note_room()
 
     def seal(self) -> None:
         """Seal the segments that are written to, full or not; under the flush lock."""
-        self.commits.run(lambda: self._roll(full=False))
+        self._run_roll(full=False)
 
-    def _roll(self, *, full: bool = True) -> int:
+    def _run_roll(self, *, full: bool) -> None:
+        self._unended_roll = partial(self._roll, full=full)
+        self.commits.run(self._unended_roll)
+
+    def _roll(self, *, full: bool) -> int:
         try:
             self.files.sync_sealable(full=full)
         except OSError as error:
@@ -223,7 +235,9 @@ class DurableFiles:
             else:
                 self.files.roll()
         except OSError as error:
+            self._unended_roll = None
             raise self._failed_write(error) from error
+        self._unended_roll = None
         return self.commits.end
 
     # -- sync --------------------------------------------------------------------------------
@@ -403,7 +417,7 @@ class DurableFiles:
 
     # -- end ---------------------------------------------------------------------------------
 
-    def abandon(self, lock: threading.Lock, changed: threading.Condition) -> None:
+    def abandon(self, lock: threading.Lock, changed: Announcements) -> None:
         """Take new locks: in a forked child the old ones may never be released."""
         self._lock, self._changed = lock, changed
         self.commits = GroupCommit(self.commits.end)

@@ -14,6 +14,10 @@ Guards, in lock order:
 - `_flush_lock`: one thread writes the files, removes some, or has files put behind them;
 - `_append_lock`: the buffer, the files as readers see them, trouble; never held over I/O;
 - the lock of the group commit.
+
+An interrupt (an exception out of a signal's handler) may end each call. Locks are taken by `with
+lock`, which CPython does in one step, and are not released within; what belongs together changes
+without a call in between. A flush that was ended goes on at the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -58,7 +62,7 @@ from tubestore.record.records import (
     place_record,
 )
 from tubestore.segments.checkpoint import own_checkpoint
-from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 from tubestore.segments.lost_files import go_on_behind_lost_files
 from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
@@ -71,6 +75,7 @@ from tubestore.shard.write_buffer import WriteBuffer
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
+_T = TypeVar("_T")
 #: A buffer that filled faster than this is written by the thread that filled it.
 _HOT_SECONDS = 0.1
 
@@ -108,8 +113,8 @@ class MessageStore:
         self._background = background
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
-        #: The append lock; notified when there is room, a new message, or trouble.
-        self._changed = Announcements(self._append_lock)
+        #: Announces, under the append lock, room, a new message, or trouble.
+        self._changed = Announcements()
         self._buffer = WriteBuffer(
             files.index.end,
             files.data.end,
@@ -190,7 +195,7 @@ class MessageStore:
         if durability == "memory":
             with self._append_lock:
                 offset = self._buffer.add(header, payload)
-                return offset if offset >= 0 else self._enter(header, payload)[0]
+            return offset if offset >= 0 else self._enter(header, payload)[0]
         if self._ring is None:
             return self._append_reaching(header, payload, durability)
         with self._append_lock:
@@ -200,14 +205,10 @@ class MessageStore:
         return self._append_in_ring(self._ring, offset, header, payload, durability)
 
     def _enter(self, header: bytes, payload: bytes) -> tuple[int, int]:
-        """Wait for room and buffer a message: (its offset, where its record ends).
-
-        Under the append lock.
-        """
-        main = self._take_room(HEADER_SIZE + len(payload), 1)
-        offset = main.add(header, payload)
-        self._changed.notify_all()
-        return offset, main.data_end
+        """Wait for room and buffer a message: (its offset, where its record ends)."""
+        return self._put(
+            HEADER_SIZE + len(payload), 1, lambda main: (main.add(header, payload), main.data_end)
+        )
 
     def _append_in_ring(
         self, ring: Ring, offset: int, header: bytes, payload: bytes, durability: Durability
@@ -228,18 +229,21 @@ class MessageStore:
     def _enter_ring(self, ring: Ring, header: bytes, payload: bytes) -> int:
         """Make room in the ring and here, and append a message; -1 if the ring takes none."""
         size = HEADER_SIZE + len(payload)
+
+        def enter(_: MsgMemStore) -> int | None:
+            if not self._buffer.enter_ring(self._durable.visible.data_end):
+                return None
+            return self._buffer.add_in_ring(header, payload)
+
         # The buffer takes a longer message alone, and without the room that frames need.
         fits = size <= self._options.mem_store_size_bytes
         while fits and ring.make_room(HEAD_SIZE + size):
-            with self._append_lock:
-                self._take_room(size, 1)
-                if self._buffer.enter_ring(self._durable.visible.data_end):
-                    offset = self._buffer.add_in_ring(header, payload)
-                    if offset >= 0:
-                        self._changed.notify_all()
-                        return offset
-                    continue  # another thread took the room
-            self.flush()  # messages before it are in no frame
+            offset = self._put(size, 1, enter)
+            if offset is None:
+                self.flush()  # messages before it are in no frame
+            elif offset >= 0:
+                return offset
+            # Else another thread took the room.
         return -1
 
     def _sync_in_ring(self, ring: Ring) -> None:
@@ -264,19 +268,16 @@ class MessageStore:
         """
         durable = self._durable
         if durability == "fsync" and durable.commits.is_busy:
-            with self._append_lock:
-                offset, data_end = self._enter(header, payload)
+            offset, data_end = self._enter(header, payload)
             try:
                 durable.sync_data(data_end, prepare=self.flush)
             except TubeStoreError as error:
                 note_taken(error, offset)
                 raise
             return offset
-        if self._flush_lock.acquire(blocking=False):
-            try:
+        if not self._flush_lock.locked():
+            with self._flush_lock:
                 written = self._write_through(header, payload)
-            finally:
-                self._flush_lock.release()
             if written is not None:
                 self._request_sync()
                 if durability == "fsync":
@@ -286,8 +287,7 @@ class MessageStore:
                         note_taken(error, written.index_start)
                         raise
                 return written.index_start
-        with self._append_lock:
-            offset, data_end = self._enter(header, payload)
+        offset, data_end = self._enter(header, payload)
         self._reach(offset, offset + ENTRY_SIZE, data_end, durability)
         return offset
 
@@ -297,25 +297,21 @@ class MessageStore:
         Under the flush lock. It takes the steps of `flush` in their order, without those that
         only several messages need: each append one by one above the `memory` level comes here.
         """
-        buffer, durable = self._buffer, self._durable
-        with self._append_lock:
-            if durable.trouble is not None:
-                return None
-            one = buffer.begin_flush_of(header, payload)
-            if one is None:
-                return None
-        record, entry = place_record(header, payload, one.index_start, one.data_start)
+        buffer, durable, one = self._buffer, self._durable, None
         try:
-            written = durable.write_one(record, entry, one.index_start, one.data_start)
             with self._append_lock:
-                durable.visible = written
-                buffer.end_flush()
-                self._changed.notify_all()
+                if durable.trouble is None:
+                    one = buffer.begin_flush_of(header, payload)
+                if one is None:
+                    return None
+            record, entry = place_record(header, payload, one.index_start, one.data_start)
+            self._end_flush(durable.write_one(record, entry, one.index_start, one.data_start))
             durable.roll_after(1)
-        except TubeStoreError as error:
+        except BaseException as error:
             with self._append_lock:
                 buffer.flush_failed()
-            note_taken(error, one.index_start)
+            if one is not None and isinstance(error, TubeStoreError):
+                note_taken(error, one.index_start)
             raise
         return one
 
@@ -335,11 +331,9 @@ class MessageStore:
         """Append a batch that is encoded already, in one piece; see `append_columns`."""
         if not len(batch):
             return np.empty(0, np.int64)
-        with self._append_lock:
-            main = self._take_room(len(batch.data), len(batch))
-            offset = main.add_batch(batch)
-            data_end = main.data_end
-            self._changed.notify_all()
+        offset, data_end = self._put(
+            len(batch.data), len(batch), lambda main: (main.add_batch(batch), main.data_end)
+        )
         end = offset + ENTRY_SIZE * len(batch)
         if durability != "memory":
             self._reach(offset, end, data_end, durability)
@@ -362,19 +356,17 @@ class MessageStore:
         """Return True if the message at an offset is in the files."""
         return offset < self._durable.visible.index_end
 
-    # -- wait for room -----------------------------------------------------------------------
+    # -- wait for room ------------------------------------------------------------------
 
-    def _take_room(self, size: int, count: int) -> MsgMemStore:
-        """Wait until main takes this, and return it; under the append lock."""
-        if self._durable.trouble is not None or not self._buffer.fits(size, count):
-            self._stall(size, count)
-        return self._buffer.open_room()
-
-    def _stall(self, size: int, count: int) -> None:
-        """Wait for room, and count that; under the append lock."""
+    def _put(self, size: int, count: int, put: Callable[[MsgMemStore], _T]) -> _T:
+        """Wait until main has room, and call `put` with it, under the append lock."""
+        with self._append_lock:
+            result = self._put_in(put) if self._has_room(size, count) else ()
+        if result:
+            return result[0]
         begun = self._clock.monotonic()
         try:
-            self._wait_for_room(size, count)
+            return self._put_later(size, count, put)
         except StoreBusy:
             self.counters.busy += 1
             raise
@@ -384,67 +376,67 @@ class MessageStore:
         finally:
             self.counters.note_stall(self._clock.monotonic() - begun)
 
-    def _wait_for_room(self, size: int, count: int) -> None:
-        """Swap, or wait for the flush of the other buffer; under the append lock."""
+    def _has_room(self, size: int, count: int) -> bool:
+        """True if main takes this now; under the append lock."""
+        return self._durable.trouble is None and self._buffer.fits(size, count)
+
+    def _put_in(self, put: Callable[[MsgMemStore], _T]) -> tuple[_T]:
+        # Announced first: once the room is open, no append announces itself. The threads that
+        # are woken wait for this lock.
+        self._changed.announce()
+        return (put(self._buffer.open_room()),)
+
+    def _put_later(self, size: int, count: int, put: Callable[[MsgMemStore], _T]) -> _T:
+        """Swap, or wait for the flush of the other buffer, until main has room."""
         buffer, durable, clock = self._buffer, self._durable, self._clock
         timeout = self._options.append_timeout_ms / 1000
-        deadline = clock.monotonic() + timeout
+        deadline, has_flushed = clock.monotonic() + timeout, False
         while True:
-            durable.check_usable()
-            if durable.trouble is None and buffer.fits(size, count):
-                return
-            if durable.trouble is None and buffer.can_swap:
-                full = buffer.swap()
-                if self._background is not None:
-                    if clock.monotonic() - full.first_time < _HOT_SECONDS:
-                        self._flush_here(full.index_end)
-                    else:
-                        self._background.flush_soon(self)
-                    continue
-            if self._background is None or durable.trouble is not None or not buffer.main.count:
-                # No other thread flushes, or the disk was full: this thread tries it.
-                held = buffer.held
-                self._append_lock.release()
-                try:
-                    self.flush()
-                    self._pool.relieve()
-                finally:
-                    self._append_lock.acquire()
+            with self._append_lock:
+                durable.check_usable()
+                result = self._put_in(put) if self._has_room(size, count) else ()
+                may_swap = not result and durable.trouble is None and buffer.can_swap
+                full = buffer.swap() if may_swap else None
+                # If no other thread flushes, or the disk was full, this thread tries it.
+                tries = durable.trouble is not None or not buffer.main.count
+                held, waiting = buffer.held, self._changed.waiting()
+            if result:
+                return result[0]
+            if full is not None and self._background is not None:
+                if clock.monotonic() - full.first_time < _HOT_SECONDS:
+                    # The thread that filled a buffer in no time keeps the interpreter busy: a
+                    # worker would get it once in 5 ms, for one system call, and the other
+                    # buffer would be full long before.
+                    self.flush(full.index_end)
+                else:
+                    self._background.flush_soon(self)
+                continue
+            if not has_flushed and (tries or self._background is None):
+                self.flush()
+                self._pool.relieve()
                 if isinstance(durable.trouble, DiskFull):
                     raise again(durable.trouble)
                 if held:  # the time while files were put behind the shard's own does not count
                     deadline = clock.monotonic() + timeout
-                if durable.trouble is None and buffer.fits(size, count):
-                    return
-                if clock.monotonic() >= deadline:
-                    raise self._busy(
-                        f"the buffers of all shards had no room for {size} bytes",
-                        "memory_bound_bytes",
-                    )
-            if self._background is not None:
-                self._background.flush_soon(self)
+                has_flushed = True
+                continue
             left = deadline - clock.monotonic()
+            if left <= 0 and has_flushed:
+                raise self._busy(
+                    f"the buffers of all shards had no room for {size} bytes", "memory_bound_bytes"
+                )
             if left <= 0:
                 raise self._busy("both buffers stayed full", "append_timeout_ms")
-            self._changed.wait(min(0.05, left))
+            if self._background is not None:
+                self._background.flush_soon(self)
+            waiting.wait(min(0.05, left))
+            has_flushed = False
 
     def _busy(self, what: str, setting: str) -> StoreBusy:
         """Return the error of an append that has waited for room in vain."""
         waited = f"for {self._options.append_timeout_ms} ms (append_timeout_ms)"
         todo = f"append it again later; if it comes again, the disk is too slow, or raise {setting}"
         return StoreBusy(f"shard {self.name}: {what} {waited}, the message was not taken: {todo}")
-
-    def _flush_here(self, index_end: int) -> None:
-        """Write the full buffer in this thread; releases the append lock meanwhile.
-
-        A thread that fills a buffer in no time keeps the interpreter busy: a worker would get it
-        once in 5 ms, for one system call, and the other buffer would be full long before.
-        """
-        self._append_lock.release()
-        try:
-            self.flush(index_end)
-        finally:
-            self._append_lock.acquire()
 
     # -- flush -------------------------------------------------------------------------------
 
@@ -485,12 +477,17 @@ class MessageStore:
             with self._append_lock:
                 flushing = buffer.begin_flush()
                 batches = flushing.batches()
-            written = durable.write(batches)
-            with self._append_lock:
-                durable.visible = written
-                buffer.end_flush()
+            self._end_flush(durable.write(batches))
             durable.note_room()
             durable.roll_after(flushing.count)
+
+    def _end_flush(self, written: FileSnapshot) -> None:
+        """Show written messages in the files, and no more in memory."""
+        with self._append_lock:
+            self._changed.announce()
+            # Both without a call in between: readers would see them twice.
+            self._durable.visible, self._buffer.flushing = written, None
+            self._buffer.end_flush()
 
     def _request_sync(self) -> None:
         if self._background is not None and self._durable.is_sync_due():
@@ -581,7 +578,7 @@ class MessageStore:
     def wake(self) -> None:
         """Wake readers that wait for messages."""
         with self._append_lock:
-            self._changed.notify_all()
+            self._changed.announce()
 
     def sync_before_journal(self) -> None:
         """Sync the data below the journalled messages, unless that was done."""
@@ -606,24 +603,29 @@ class MessageStore:
         lets appends go on behind them. Appends wait meanwhile; that time does not count for their
         deadline.
         """
-        self._flush_lock.acquire()
+        taken: list[bool] = []
         try:
+            # In one step: an interrupt finds the lock taken and this list filled, or neither.
+            taken += map(self._flush_lock.acquire, (True,))
             with self._append_lock:
                 self._buffer.close_room()
                 self._buffer.held = True
             self._flush_to(None)
             self._durable.sync_all()
         except BaseException:
-            self.let_go()
+            if taken:
+                self.let_go()
             raise
         return self.files.index.end, self.files.data.end
 
     def let_go(self) -> None:
         """Let appends in again."""
-        with self._append_lock:
-            self._buffer.held = False
-            self._changed.notify_all()
-        self._flush_lock.release()
+        try:
+            with self._append_lock:
+                self._buffer.held = False
+                self._changed.announce()
+        finally:
+            self._flush_lock.release()
 
     def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
         """Take over what is behind both ends, in order, all synced; while held.
@@ -757,7 +759,7 @@ class MessageStore:
         """
         self._flush_lock = threading.Lock()
         self._append_lock = threading.Lock()
-        self._changed = Announcements(self._append_lock)
+        self._changed = Announcements()
         self._durable.abandon(self._append_lock, self._changed)
         self._buffer.abandon()
         self.refuse(reason)

@@ -52,8 +52,6 @@ class WriteBuffer:
         "_barred_generation",
         "_clock",
         "_counters",
-        "_flushing",
-        "_granted",
         "_journal_from",
         "_journal_generation",
         "_journal_to",
@@ -68,6 +66,8 @@ class WriteBuffer:
         "_ring_to",
         "_room_count",
         "_room_end",
+        "flushing",
+        "granted",
         "held",
         "number",
         "ring_end",
@@ -89,9 +89,10 @@ class WriteBuffer:
         self._counters = counters
         #: Takes appends. While the write position is lent it lacks the last messages.
         self._main = MsgMemStore(index_end, data_end)
-        self._flushing: MsgMemStore | None = None
-        #: Bytes that were taken from the pool.
-        self._granted = 0
+        #: The buffer that is written, until the files show its messages.
+        self.flushing: MsgMemStore | None = None
+        #: Bytes that were taken from the pool; it counts them.
+        self.granted = 0
         #: True while files are put behind the shard's own: nothing may enter.
         self.held = False
         #: `add` fills main up to this data offset and this number of messages without checking its
@@ -128,7 +129,7 @@ class WriteBuffer:
             assert self._pending is not None
             parts = self._pending.take_back(self.number, parts)
             self._lent = False
-            self._granted += len(parts.records)
+            self.granted += len(parts.records)
             if parts.messages:
                 self._main.add_block(*parts)
             self._journal_to = self._main.data_end
@@ -137,7 +138,7 @@ class WriteBuffer:
     def restart(self, index_end: int, data_end: int) -> None:
         """Begin anew behind files that were adopted or cut; both buffers are empty."""
         assert self.main.count == 0, "messages are in memory"
-        assert self._flushing is None, "messages are being flushed"
+        assert self.flushing is None, "messages are being flushed"
         self._main = MsgMemStore(index_end, data_end)
         self._journal_to = -1
         self.ring_from = self._ring_to = -1
@@ -162,18 +163,15 @@ class WriteBuffer:
         """True if main takes `count` messages of `size` bytes; takes memory for them."""
         if self.held:
             return False
-        main, options, flushing = self.main, self._options, self._flushing
+        main, options, flushing = self.main, self._options, self.flushing
         if not main.has_room(size, count, options.mem_store_size_bytes, options.mem_store_messages):
             return False
         wanted = main.size_bytes + size + (flushing.size_bytes if flushing else 0)
-        if wanted <= self._granted:
+        if wanted <= self.granted:
             return True
         # Small steps first: ten thousand shards of one message each share the pool as well.
-        step = max(min(_GRANT_BYTES, self._granted), _GRANT_BYTES_MIN, wanted - self._granted)
-        if not self._pool.take(step):
-            return False
-        self._granted += step
-        return True
+        step = max(min(_GRANT_BYTES, self.granted), _GRANT_BYTES_MIN, wanted - self.granted)
+        return self._pool.take(step, self)
 
     def open_room(self) -> MsgMemStore:
         """Let `add` fill main up to its bounds and the granted memory; returns main."""
@@ -182,7 +180,7 @@ class WriteBuffer:
             main.first_time = self._clock.monotonic()
             if self._ring is not None:
                 main.ring_start = self._ring.end
-        room = min(options.mem_store_size_bytes - main.size_bytes, self._granted - self._size_bytes)
+        room = min(options.mem_store_size_bytes - main.size_bytes, self.granted - self._size_bytes)
         self._room_end = main.data_end + room
         self._room_count = options.mem_store_messages
         return main
@@ -197,29 +195,29 @@ class WriteBuffer:
     @property
     def is_flushing(self) -> bool:
         """True while a buffer is being written, or waits for another try."""
-        return self._flushing is not None
+        return self.flushing is not None
 
     @property
     def can_swap(self) -> bool:
         """True if main has messages and the other buffer is empty."""
-        return self._flushing is None and self.main.count > 0
+        return self.flushing is None and self.main.count > 0
 
     def swap(self) -> MsgMemStore:
         """Let the buffers change places; returns the one to write."""
-        assert self._flushing is None
+        assert self.flushing is None
         return self._swap(self.main)
 
     def _swap(self, full: MsgMemStore) -> MsgMemStore:
         empty = MsgMemStore(full.index_end, full.data_end)
         # Without a call: see `MsgMemStore.add`.
-        self._flushing, self._main = full, empty
+        self.flushing, self._main = full, empty
         self._room_end = self._room_count = -1
         self._counters.swaps += 1
         return full
 
     def begin_flush(self) -> MsgMemStore:
         """Return the buffer to write: the one of an earlier try, else main, swapped."""
-        return self.swap() if self._flushing is None else self._flushing
+        return self.swap() if self.flushing is None else self.flushing
 
     def begin_flush_of(self, header: bytes, payload: bytes) -> MsgMemStore | None:
         """Append one message and begin its flush if both buffers are empty, else None.
@@ -227,44 +225,43 @@ class WriteBuffer:
         Without reading the clock: see `flush_failed`.
         """
         one = self.main
-        if self._flushing is not None or one.count:
+        if self.flushing is not None or one.count:
             return None
         one.add(header, payload)
         return self._swap(one)
 
     def flush_failed(self) -> None:
-        """Note that the message of `begin_flush_of` waits from now on."""
-        if self._flushing is not None:
-            self._flushing.first_time = self._clock.monotonic()
+        """Note that the message of `begin_flush_of` waits from now on, if it is there."""
+        first = self.flushing or self._main
+        if first.count and not first.first_time:
+            first.first_time = self._clock.monotonic()
 
     def end_flush(self) -> None:
         """Drop the written buffer, and give back memory that main does not need."""
-        self._flushing = None
-        if not self._granted:
+        self.flushing = None
+        if not self.granted:
             return
         keep = -(-self._main.size_bytes // _GRANT_BYTES_MIN) * _GRANT_BYTES_MIN
-        if self._granted > keep:
-            self._pool.give_back(self._granted - keep)
-            self._granted = keep
+        if self.granted > keep:
             self._room_end = self._room_count = -1
+            self._pool.give_back(self.granted - keep, self)
 
     def release(self) -> None:
         """Give all memory back to the pool; the shard takes no more appends."""
-        self._pool.give_back(self._granted)
-        self._granted = 0
+        self._pool.give_back(self.granted, self)
 
     # -- what is in memory -------------------------------------------------------------------
 
     @property
     def start(self) -> tuple[int, int]:
         """Index and data offset of the first message in memory: where the files end."""
-        first = self._flushing or self._main
+        first = self.flushing or self._main
         return first.index_start, first.data_start
 
     @property
     def _size_bytes(self) -> int:
         """Bytes of records in both buffers."""
-        flushing = self._flushing
+        flushing = self.flushing
         return self._main.size_bytes + (flushing.size_bytes if flushing else 0)
 
     @property
@@ -279,7 +276,7 @@ class WriteBuffer:
     @property
     def dirty_since(self) -> float:
         """When the first unwritten message came (monotonic seconds), else now."""
-        return (self._flushing or self._main).first_time or self._clock.monotonic()
+        return (self.flushing or self._main).first_time or self._clock.monotonic()
 
     def has_unwritten(self) -> bool:
         """True if the files lack messages of the buffers or of pending batches."""
@@ -287,7 +284,7 @@ class WriteBuffer:
 
     def placed(self) -> tuple[Placed, ...]:
         """Return all messages of both buffers, encoded, in the order of their offsets."""
-        flushing = self._flushing.batches() if self._flushing else ()
+        flushing = self.flushing.batches() if self.flushing else ()
         return flushing + self.main.batches()
 
     # -- the ring ----------------------------------------------------------------------------
@@ -361,7 +358,7 @@ class WriteBuffer:
 
     def has_frames_below(self, position: int) -> bool:
         """True if a message in memory may have a frame below a ring position."""
-        first = self._flushing or self._main
+        first = self.flushing or self._main
         return first.count > 0 and first.ring_start < position
 
     # -- the journal -------------------------------------------------------------------------
@@ -422,14 +419,14 @@ class WriteBuffer:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the fields contradict each other; for tests."""
-        main, flushing, options = self._main, self._flushing, self._options
+        main, flushing, options = self._main, self.flushing, self._options
         main.check_invariants()
         if flushing is not None:
             flushing.check_invariants()
             assert flushing.count, "an empty buffer is being flushed"
             assert flushing.index_end == main.index_start, "a gap between the buffers' offsets"
             assert flushing.data_end == main.data_start, "a gap between the buffers' data"
-        assert 0 <= self._granted <= self._pool.used, "more memory than was taken from the pool"
+        assert 0 <= self.granted <= self._pool.used, "more memory than was taken from the pool"
         if self._room_end >= 0:
             assert not self.held, "appends may enter a held shard"
             assert not self._lent, "appends may enter behind a lent write position"
@@ -437,7 +434,7 @@ class WriteBuffer:
             end = main.data_start + options.mem_store_size_bytes
             assert self._room_end <= end, "room beyond the buffer's size"
             room = self._room_end - main.data_end
-            assert room <= max(0, self._granted - self._size_bytes), "room without memory for it"
+            assert room <= max(0, self.granted - self._size_bytes), "room without memory for it"
         else:
             assert self._room_end == self._room_count == -1, "the room is half closed"
         if self._lent:

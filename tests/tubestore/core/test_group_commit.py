@@ -207,7 +207,7 @@ def test_a_contradiction_is_found() -> None:
     commits._waiting = [_Waiting(None)]
     with pytest.raises(AssertionError, match="none is under way"):
         commits.check_invariants()
-    commits._running = True
+    commits._runner = object()
     commits.check_invariants()
     commits._waiting[0].woken.release()
     with pytest.raises(AssertionError, match="still listed"):

@@ -13,6 +13,7 @@ from tubestore.errors import DiskFull, StoreClosed, StoreFailed
 from tubestore.options import StoreOptions
 from tubestore.record.records import Placed
 from tubestore.segments.file_store import MsgFileStore
+from tubestore.shard.announcements import Announcements
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.statistics import ShardCounters
 from tubestore.testing import FaultyVfs, MemoryVfs
@@ -36,7 +37,7 @@ class Opened:
             clock=self.clock,
             counters=self.counters,
             lock=self.lock,
-            changed=threading.Condition(self.lock),
+            changed=Announcements(),
             close_room=self.close_room,
         )
 

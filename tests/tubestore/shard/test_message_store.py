@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
-from types import FunctionType
-from typing import Any
 
 import pytest
 
-import tubestore
-from tests.support.engine.interrupts import interrupted
 from tests.support.tube import (
     GatedVfs,
     Requests,
@@ -26,9 +22,6 @@ from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, MessageTooLarge, StoreBusy
 from tubestore.options import Durability
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE
-from tubestore.shard.mem_store import MsgMemStore
-from tubestore.shard.write_buffer import WriteBuffer
-from tubestore.store.topic import shards_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 HOME = "/store/t-0"
@@ -348,41 +341,3 @@ def test_a_sync_is_asked_for_after_so_many_messages_or_bytes(memory_vfs: MemoryV
     other.append(make_row(b"x" * 50, 10_000), "page_cache")
     assert by_size.syncs == [other]
     other.close()
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        WriteBuffer.add,
-        WriteBuffer._swap,
-        MsgMemStore.add,
-        MsgMemStore._join,
-        MsgMemStore.add_batch,
-    ],
-    ids=lambda function: function.__qualname__,
-)
-def test_an_interrupt_leaves_all_of_a_message_or_nothing(function: FunctionType) -> None:
-    def step(store: tubestore.MessageStoreManager) -> None:
-        for n in range(12):
-            level: Durability = "page_cache" if n in (3, 6) else "memory"
-            store["a"].append(b"taken? %d" % n, durability=level)
-        store["a"].append_batch({"body": [b"taken? batch"]}, durability="memory")
-        store["a"].append(b"taken? last", durability="memory")
-        list(store["a"].messages(0))
-
-    for place in range(1, 1000):
-        how: Any = {"vfs": MemoryVfs(), "background": False, "mem_store_messages": 5}
-        with tubestore.open("/s", **how) as store:
-            store.create_topic("a").append(b"before", durability="memory")
-            was_interrupted = interrupted(lambda s=store: step(s), place, function)
-            shards_of(store["a"]).writable(0).check_invariants()
-            shown = [m.body for m in store["a"].messages(0)]
-            assert len(set(shown)) == len(shown), place
-            store["a"].append(b"behind", durability="memory")
-        with tubestore.open("/s", **how) as store:
-            there = [(m.body, m.state) for m in store["a"].messages(0, verify=True)]
-            assert there == [(body, "ok") for body in [*shown, b"behind"]], place
-        if not was_interrupted:
-            assert place > 1, "it was not called"
-            return
-    raise AssertionError("it has no end")

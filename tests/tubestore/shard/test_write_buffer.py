@@ -354,7 +354,7 @@ def test_buffers_agree_with_a_list_after_every_step(seed: int) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("_granted", -1, "more memory"),
+        ("granted", -1, "more memory"),
         ("_room_end", 1 << 40, "half open"),
         ("_room_count", 3, "half closed"),
         ("_lent", True, "lent to no journal"),
