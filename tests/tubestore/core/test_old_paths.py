@@ -69,11 +69,9 @@ LOADED = {
         "tubestore tubestore.core tubestore.core.doors tubestore.core.old_paths tubestore.errors",
     ),
     "rocketcompat": (
-        "__future__ copy dataclasses datetime errno functools importlib.machinery ipaddress logging"
-        " math struct typing warnings zlib",
-        "rocketcompat rocketcompat.formats rocketcompat.messages rocketcompat.old_paths"
-        " rocketcompat.options tubestore tubestore.core tubestore.core.doors tubestore.core.layout"
-        " tubestore.core.old_paths tubestore.errors tubestore.options tubestore.values",
+        "__future__ copy errno functools importlib.machinery logging typing warnings",
+        "rocketcompat rocketcompat.old_paths tubestore tubestore.core tubestore.core.doors"
+        " tubestore.core.old_paths tubestore.errors",
     ),
 }
 

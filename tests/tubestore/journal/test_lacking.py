@@ -11,7 +11,9 @@ import tubestore
 from tests.tubestore.journal.test_ring import bodies, killed, numbered, open_store, segments
 from tubestore.errors import DataLoss
 from tubestore.journal.lacking import stray_ring
+from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
 from tubestore.offline.check import check
+from tubestore.record.records import HEADER_SIZE
 from tubestore.segments.inspection import Reason
 from tubestore.spark.planning import journal_of
 from tubestore.testing import MemoryVfs
@@ -84,6 +86,18 @@ def test_messages_behind_a_gap_that_a_power_cut_left_are_not_missed_when_the_rin
     assert stray_ring(memory_vfs, "/s") is None
 
 
+def test_messages_behind_damage_count_and_those_that_the_damage_took_do_not(
+    memory_vfs: MemoryVfs, sent: list[bytes]
+) -> None:
+    older(memory_vfs)
+    memory_vfs.open(segments(memory_vfs)[1]).truncate(130)
+    at = START_SIZE + HEAD_SIZE + HEADER_SIZE + 2
+    memory_vfs.open(segments(memory_vfs)[0]).pwrite(b"\xff", at)
+    left = stray_ring(memory_vfs, "/s")
+    assert left is not None
+    assert "8 messages of 1 shards" in left.damages[0].reason
+
+
 def test_segments_that_are_not_announced_go_before_a_ring_is_announced_beside_a_batch(
     memory_vfs: MemoryVfs, sent: list[bytes]
 ) -> None:
@@ -91,7 +105,7 @@ def test_segments_that_are_not_announced_go_before_a_ring_is_announced_beside_a_
     disk = {path: memory_vfs.read_file(path) for path in segments(memory_vfs)}
     store = open_store(memory_vfs)
     store.close()
-    store = open_store(memory_vfs, ring_journal=False)
+    store = open_store(memory_vfs, ring_journal=False, journal_shards_min=1)
     store.append_batch({"topic": ["a", "b"] * 4, "body": [b"of a batch"] * 8})
     killed(store, memory_vfs)
     for path, data in disk.items():
