@@ -114,10 +114,13 @@ class PendingBatches:
 
     def _grow_shards(self) -> None:
         more = np.zeros(max(64, len(self._lent)), np.int64)
-        self._lent = np.concatenate((self._lent, more.astype(bool)))
-        self._index_ends = np.concatenate((self._index_ends, more))
-        self._data_ends = np.concatenate((self._data_ends, more))
-        self._since = np.concatenate((self._since, more))
+        lent = np.concatenate((self._lent, more.astype(bool)))
+        index_ends = np.concatenate((self._index_ends, more))
+        data_ends = np.concatenate((self._data_ends, more))
+        since = np.concatenate((self._since, more))
+        # Without a call: an interrupt comes before all of it or behind.
+        self._lent, self._index_ends, self._data_ends = lent, index_ends, data_ends
+        self._since = since
 
     # -- room --------------------------------------------------------------------------------
 
@@ -183,7 +186,8 @@ class PendingBatches:
                 return lent
             self._grow_parts(len(rows), len(batch))
             mine = numbers[rows]
-            part = slice(self._parts, self._parts + len(rows))
+            parts, messages, size = len(rows), len(batch), len(batch.data)
+            part = slice(self._parts, self._parts + parts)
             self._owners[part] = mine
             ours, first, start = self._places[:, part], self.messages, self.size_bytes
             ours[_ROW], ours[_END_ROW] = bounds[rows] + first, bounds[rows + 1] + first
@@ -192,9 +196,10 @@ class PendingBatches:
                 batch.entries.view(np.uint8)
             )
             self._data[start : start + len(batch.data)] = batch.data
-            self._parts += len(rows)
-            self.messages += len(batch)
-            self.size_bytes += len(batch.data)
+            # Without a call: an interrupt comes before all of it or behind.
+            self._parts += parts
+            self.messages += messages
+            self.size_bytes += size
             self._index_ends[mine] = index_starts[rows] + ENTRY_SIZE * counts[rows]
             self._data_ends[mine] = data_starts[rows] + sizes[rows]
         return lent
@@ -202,10 +207,9 @@ class PendingBatches:
     def _grow_parts(self, parts: int, messages: int) -> None:
         if self._parts + parts > len(self._owners):
             room = max(self._parts + parts, 2 * len(self._owners))
-            self._owners = np.resize(self._owners, room)
-            places = np.empty((4, room), np.int64)
+            owners, places = np.resize(self._owners, room), np.empty((4, room), np.int64)
             places[:, : self._parts] = self._places[:, : self._parts]
-            self._places = places
+            self._owners, self._places = owners, places  # without a call, as above
         if self.messages + messages > len(self._entries):
             room = ENTRY_SIZE * max(self.messages + messages, 2 * len(self._entries))
             self._entries = np.resize(self._entries.view(np.uint8), room).view(INDEX_ENTRY.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import pyarrow as pa
 import pytest
 
 import tubestore
+from tests.support.engine.interrupts import interrupted
 from tests.support.engine.mixed import JOURNAL, TOPICS, bodies, killed, mixed, open_store
 from tests.support.tube import columns_of, make_rows
 from tubestore.clock import ManualClock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.errors import StoreClosed, StoreFailed, UnknownTopic
 from tubestore.journal.pending_batches import Parts, PendingBatches
-from tubestore.record.records import encode_columns
+from tubestore.record.records import ENTRY_SIZE, encode_columns
 from tubestore.shard.message_store import MessageStore
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
@@ -93,6 +95,42 @@ def test_thousands_of_parts_are_found_as_few_are() -> None:
         assert bytes(gathered[n].entries) == by_itself.entries
         assert gathered[n].records == by_itself.records
         assert by_itself.messages == (1 if n in half else 21)
+
+
+@pytest.mark.parametrize(
+    "function", [PendingBatches._grow_shards, PendingBatches._grow_parts, PendingBatches.add]
+)
+def test_an_interrupt_while_room_for_shards_or_parts_is_made_leaves_all_of_it_or_nothing(
+    function: FunctionType,
+) -> None:
+    """At each place; then as many shards and parts again are taken and given back."""
+    place, was_interrupted = 0, True
+    while was_interrupted:
+        place += 1
+        pending = PendingBatches(MemoryPool(ROOM), ROOM)
+        shards: list[int] = []
+        before = [0]
+
+        def step(
+            pending: PendingBatches = pending,
+            shards: list[int] = shards,
+            before: list[int] = before,
+        ) -> None:
+            shards.extend(pending.lend(-1, 0, 0) for _ in range(70))
+            for _ in range(3):
+                before[0] = pending.messages
+                fill(pending, shards, rows=1)
+
+        was_interrupted = interrupted(step, place, function)
+        messages = pending.messages
+        assert messages in (before[0], before[0] + len(shards))
+        shards += [pending.lend(-1, 0, 0) for _ in range(70)]
+        fill(pending, shards, rows=1)
+        taken = [pending.take_back(number) for number in shards]
+        assert sum(parts.messages for parts in taken) == messages + len(shards)
+        for parts in taken:
+            assert len(parts.entries) == ENTRY_SIZE * parts.messages
+    assert place > 3
 
 
 def test_room_is_counted_until_it_is_released_and_what_was_taken_is_counted_too() -> None:
@@ -177,18 +215,18 @@ def test_an_append_that_waited_for_room_goes_behind_a_batch_that_came_meanwhile(
     with open_store(memory_vfs, mem_store_messages=2) as store:
         store.append_batch(mixed(0))
         shard = shard_of(store, 0)
-        wait_for_room = shard._wait_for_room
+        has_room, put_later = shard._has_room, shard._put_later
+        answers = [False]  # then the true ones
 
-        def wait(size: int, count: int) -> None:
-            wait_for_room(size, count)
-            shard._append_lock.release()
-            try:
-                store.append_batch(mixed(24))
-                assert is_lent(shard)
-            finally:
-                shard._append_lock.acquire()
+        def later(size: int, count: int, put: Any) -> Any:
+            store.append_batch(mixed(24))
+            assert is_lent(shard)
+            return put_later(size, count, put)
 
-        monkeypatch.setattr(shard, "_wait_for_room", wait)
+        monkeypatch.setattr(shard, "_put_later", later)
+        monkeypatch.setattr(
+            shard, "_has_room", lambda *room: answers.pop() if answers else has_room(*room)
+        )
         ack = store[TOPICS[0]].append(b"1000", partition=0, durability="memory")
         assert ack.offset == 4 * 28
         assert numbers_in(store, 0) == [0, 12, 24, 36, 1000]
