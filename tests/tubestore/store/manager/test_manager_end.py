@@ -167,13 +167,13 @@ def test_a_message_that_an_append_took_while_the_store_was_closed_is_in_it(
     arrived = threading.Event()
     shard = shards_of(topic).shard(0)
     assert isinstance(shard, MessageStore)
-    stall = shard._stall
+    put_later = shard._put_later
 
-    def stalled(size: int, count: int) -> None:
+    def later(size: int, count: int, put: Any) -> Any:
         arrived.set()
-        stall(size, count)
+        return put_later(size, count, put)
 
-    monkeypatch.setattr(shard, "_stall", stalled)
+    monkeypatch.setattr(shard, "_put_later", later)
 
     def append_meanwhile(path: str, size: int) -> tuple[int, OSError | None]:
         thread.start()
