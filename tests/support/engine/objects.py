@@ -65,7 +65,7 @@ def directory_as_objects(storage: Path) -> Iterator[Requests]:
 
 
 class S3:
-    """An S3 server on this machine."""
+    """An S3 server on this machine; its objects can be read without credentials."""
 
     def __init__(self, host: str, port: int) -> None:
         self.query = f"endpoint_override={host}:{port}&scheme=http&region=us-east-1"
@@ -75,8 +75,11 @@ class S3:
             region="us-east-1",
             allow_bucket_creation=True,
             allow_delayed_open=True,  # a small file is one request and not three
+            default_metadata={"ACL": "public-read"},
         )
         self._files.create_dir(BUCKET)
+        # The servers of one process share their objects: those of another module are still there.
+        self._files.delete_dir_contents(BUCKET)
 
     def copy(self, root: Path, name: str) -> str:
         """Copy a directory's files, as `aws s3 cp --recursive` does; returns the copy's URI."""
