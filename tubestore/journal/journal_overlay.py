@@ -22,7 +22,7 @@ from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
 from tubestore.journal.lacking import stray_ring
-from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
 from tubestore.journal.root_journal import JournalPart, LeftJournal, joined_parts, read_journal
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 #: Parts of the ring up to this size are merged.
 _MERGED_BYTES_MAX = 1 << 20
+#: A reader of so many shards reads their messages in the ring alone; one of more, all messages.
+_CHOSEN_MAX = 4
 #: Of a shard without parts: always the same object, as readers look whether it has changed.
 _NONE: Sequence[JournalPart] = ()
 #: What damage in the journal means for a reader; appended to the reason.
@@ -59,6 +61,9 @@ class JournalOverlay:
         self._lock = threading.Lock()
         self._known: LeftJournal | None = None
         self._ring: LeftRing | None = None
+        self._names = TopicNames(vfs, root)
+        #: The shards that were asked for: of the ring only these are kept. None once they are many.
+        self._chosen: frozenset[str] | None = frozenset()
         #: True once it is known whether a ring that is not announced has messages.
         self._looked_for_stray = False
         self._parts: dict[str, list[JournalPart]] = {}
@@ -79,10 +84,20 @@ class JournalOverlay:
     def of(self, shard: str) -> Sequence[JournalPart]:
         """Return the parts of a shard, in the order of their offsets; ask before its files."""
         with self._lock:
+            self._choose(shard)
             if not self._asked:
                 self._read(self._parts)
                 self._asked = True
             return self._parts.get(shard, _NONE)
+
+    def _choose(self, shard: str) -> None:
+        """Have the ring's messages of one more shard, or of all shards, read with the others."""
+        if self._chosen is None or shard in self._chosen:
+            return
+        few = shard and len(self._chosen) < _CHOSEN_MAX
+        self._chosen = self._chosen | {shard} if few else None
+        if self._ring is not None:  # without a ring there is none of it to read again
+            self._ring, self._asked = None, False
 
     def forget(
         self, shard: str, parts: Sequence[JournalPart], index_end: int
@@ -117,10 +132,10 @@ class JournalOverlay:
         try:
             found = read_journal(self._vfs, self._root, known)
             since = ring.end if ring is not None and not ring.damages else 0
-            fresh = read_ring(self._vfs, self._root, since)
+            fresh = self._read_ring(since)
             ring_anew = fresh is None or ring is None or not _goes_on(ring, fresh)
             if fresh is not None and since and ring_anew:
-                fresh = read_ring(self._vfs, self._root)
+                fresh = self._read_ring(0)
             stray = None if self._looked_for_stray else stray_ring(self._vfs, self._root)
         except (OSError, BadState) as error:
             log.warning("the journal of %s: %s", self._root, error)
@@ -150,6 +165,9 @@ class JournalOverlay:
             known_parts = parts.get(shard, ())
             parts[shard] = _merged(sorted([*known_parts, *more], key=attrgetter("index_start")))
 
+    def _read_ring(self, since: int) -> LeftRing | None:
+        return read_ring(self._vfs, self._root, since, names=self._names, chosen=self._chosen)
+
     def _report_damage(self, damages: Sequence[CorruptRecord]) -> None:
         for damage in damages:
             if str(damage) not in self._reported:
@@ -165,7 +183,7 @@ def _goes_on(ring: LeftRing, fresh: LeftRing) -> bool:
     """
     if ring.damages or ring.generation != fresh.generation:
         return False
-    return ring.topics.items() <= fresh.topics.items()
+    return ring.topics is fresh.topics or ring.topics.items() <= fresh.topics.items()
 
 
 def _end_of(part: JournalPart) -> int:

@@ -17,7 +17,7 @@ earlier lap left behind the last frame never counts.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -187,11 +187,18 @@ def frame_at(data: Buffer, at: int) -> RingFrame | None:
     return frame if digest_of(head) == frame.digest else None
 
 
-def messages_at(data: bytes, at: int, base: int, generation: int) -> tuple[Array, Array, Array]:
+def messages_at(
+    data: bytes,
+    at: int,
+    base: int,
+    generation: int,
+    chosen: Collection[tuple[int, int]] | None = None,
+) -> tuple[Array, Array, Array]:
     """Return the messages from a place on, up to the first frame that is not a sound one.
 
     For each: where its frame begins, the head, the header of the record. `base` is the ring
-    position of the first byte.
+    position of the first byte. `chosen`: the shards (topic id, store) of which records are
+    verified; None for all.
     """
     view, digest, size_of = memoryview(data), digest_of, _SIZE.unpack_from
     found, last = [], len(data) - HEAD_SIZE - HEADER_SIZE
@@ -219,10 +226,20 @@ def messages_at(data: bytes, at: int, base: int, generation: int) -> tuple[Array
     good &= (records["token"] == TOKEN_MESSAGE) & (record_sizes(records) == sizes)
     good &= (sizes > HEADER_SIZE) & (sizes <= RECORD_SIZE_MAX) & (ends <= len(data))
     count = _first_bad(good)
-    payloads = starts[:count] + HEAD_SIZE + HEADER_SIZE
-    checksums = kernels.crc_each(data, payloads, ends[:count], CHECKSUM_MASK)
-    count = _first_bad(checksums == records["checksum"][:count])
+    rows = np.arange(count) if chosen is None else np.flatnonzero(rows_of(heads[:count], chosen))
+    payloads = starts[rows] + HEAD_SIZE + HEADER_SIZE
+    checksums = kernels.crc_each(data, payloads, ends[rows], CHECKSUM_MASK)
+    bad = rows[checksums != records["checksum"][rows]]
+    count = int(bad[0]) if len(bad) else count
     return starts[:count], heads[:count], records[:count]
+
+
+def rows_of(heads: Array, shards: Collection[tuple[int, int]]) -> Array:
+    """Return which heads are of some shards (topic id, store): a mask."""
+    mask = np.zeros(len(heads), bool)
+    for topic_id, store_id in shards:
+        mask |= (heads["topic_id"] == topic_id) & (heads["store_id"] == store_id)
+    return mask
 
 
 _NO_MESSAGES = (

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sized
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,13 +48,14 @@ from tubestore.journal.ring_frames import (
     frames_behind,
     latest_frame,
     messages_at,
+    rows_of,
     size_at,
     start_in,
     store_tag,
     trouble_in,
 )
 from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
-from tubestore.record.names import RING_PREFIX, store_key
+from tubestore.record.names import RING_PREFIX, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, records_of
 from tubestore.record.state_files import has_ring, parse_identity, read_topics
 
@@ -103,8 +104,18 @@ def is_ring_file(name: str) -> bool:
     return name.startswith(RING_PREFIX) and name.removeprefix(RING_PREFIX).isdigit()
 
 
-def read_ring(vfs: Vfs, root: str, since: int = 0) -> LeftRing | None:
+def read_ring(
+    vfs: Vfs,
+    root: str,
+    since: int = 0,
+    *,
+    names: TopicNames | None = None,
+    chosen: Collection[str] | None = None,
+) -> LeftRing | None:
     """Return the frames of a ring from a position on; None if there is none. OSError, BadState.
+
+    `names`: the store's topics as they were read before. `chosen`: of these shards alone; None for
+    all. Of others the frames are passed: from a position on, with what their records hold unread.
 
     Segments count only while `store.json` records that there is a ring: what is there without that
     was being removed. The first segment is there before that is recorded, and until it no longer
@@ -115,7 +126,7 @@ def read_ring(vfs: Vfs, root: str, since: int = 0) -> LeftRing | None:
         if store is None:
             return None
         paths = ring_paths(vfs, root)
-        left = _read(vfs, root, paths, since, store)
+        left = _read(vfs, root, paths, since, store, names or TopicNames(vfs, root), chosen)
         # A writer may have made segments since, and filled them: those are not missing.
         if not left.damages or (
             ring_paths(vfs, root) == paths and announced_store(vfs, root) == store
@@ -131,24 +142,49 @@ def read_unannounced(vfs: Vfs, root: str) -> LeftRing | None:
     paths = ring_paths(vfs, root)
     if not paths or announced_store(vfs, root) is not None:
         return None
-    return _read(vfs, root, paths, 0, None)
+    return _read(vfs, root, paths, 0, None, TopicNames(vfs, root), None)
 
 
-def _read(vfs: Vfs, root: str, paths: list[str], since: int, store: bytes | None) -> LeftRing:
-    with contextlib.ExitStack() as opened:
-        files = []
-        for path in paths:
-            try:
-                file = vfs.open(path, writable=False)
-            except FileNotFoundError:
-                continue  # a writer has closed meanwhile
-            opened.callback(file.close)
-            files.append(file)
-        topics = partial(topics_by_id, vfs, root)
-        reading = _RingReading(files, vfs.boot_id(), topics, since, store)
-        if not files and store is not None:
-            reading.miss_all(join(root, OWN_DIRECTORY, f"{RING_PREFIX}0"))
-        return reading.run(paths)
+def _read(
+    vfs: Vfs,
+    root: str,
+    paths: list[str],
+    since: int,
+    store: bytes | None,
+    names: TopicNames,
+    chosen: Collection[str] | None,
+) -> LeftRing:
+    while True:
+        ids = names.ids_of(chosen) if chosen is not None else None
+        with contextlib.ExitStack() as opened:
+            reading = _opened(vfs, root, paths, since, store, ids, opened)
+            left = reading.run(paths, names.read)
+        # Else one of the shards is of a topic that was made, or made again, meanwhile.
+        if chosen is None or names.ids_of(chosen) == ids:
+            return left
+
+
+def _opened(
+    vfs: Vfs,
+    root: str,
+    paths: list[str],
+    since: int,
+    store: bytes | None,
+    ids: set[tuple[int, int]] | None,
+    opened: contextlib.ExitStack,
+) -> _RingReading:
+    files = []
+    for path in paths:
+        try:
+            file = vfs.open(path, writable=False)
+        except FileNotFoundError:
+            continue  # a writer has closed meanwhile
+        opened.callback(file.close)
+        files.append(file)
+    reading = _RingReading(files, vfs.boot_id(), since, store, ids)
+    if not files and store is not None:
+        reading.miss_all(join(root, OWN_DIRECTORY, f"{RING_PREFIX}0"))
+    return reading
 
 
 def announced_store(vfs: Vfs, root: str) -> bytes | None:
@@ -165,14 +201,57 @@ def _announced_in(store: bytes) -> bytes | None:
     return store_tag(parse_identity(store)) if has_ring(store) else None
 
 
-def topics_by_id(vfs: Vfs, root: str) -> dict[int, str]:
-    """Return the names of topics by their ids; BadState if they cannot be read."""
-    own = join(root, OWN_DIRECTORY)
-    try:
-        saved = read_topics(lambda name: vfs.read_file(join(own, name)))
-    except FileNotFoundError:
-        return {}
-    return {options.id: name for name, options in saved.settings.items() if options.id}
+class TopicNames:
+    """The names of a store's topics by their ids; taken from their files when these have changed.
+
+    One thread uses it at a time.
+    """
+
+    def __init__(self, vfs: Vfs, root: str) -> None:
+        """Begin without a name."""
+        self._vfs, self._own = vfs, join(root, OWN_DIRECTORY)
+        #: The state files as they were read last, by name.
+        self._files: dict[str, bytes] = {}
+        self._names: Mapping[int, str] = {}
+        self._ids: Mapping[str, int] = {}
+
+    def read(self) -> Mapping[int, str]:
+        """Return the names as they are now: the same mapping while there is no change.
+
+        BadState if they cannot be read.
+        """
+        try:
+            if self._files and all(self._content(n) == data for n, data in self._files.items()):
+                return self._names
+        except FileNotFoundError:
+            pass  # the log of changes begins anew
+        files: dict[str, bytes] = {}
+
+        def noted(name: str) -> bytes:
+            files[name] = self._content(name)
+            return files[name]
+
+        try:
+            saved = read_topics(noted)
+        except FileNotFoundError:
+            self._files, self._names, self._ids = {}, {}, {}
+            return self._names
+        names = {options.id: name for name, options in saved.settings.items() if options.id}
+        self._files, self._names = files, names
+        self._ids = {name: topic_id for topic_id, name in names.items()}
+        return names
+
+    def ids_of(self, shards: Collection[str]) -> set[tuple[int, int]]:
+        """Return topic id and store of some shards; those of topics without an id are in no ring.
+
+        BadState if the names cannot be read.
+        """
+        self.read()
+        keys = [key for key in map(parse_store_key, shards) if key is not None]
+        return {(self._ids[topic], store_id) for topic, store_id in keys if topic in self._ids}
+
+    def _content(self, name: str) -> bytes:
+        return self._vfs.read_file(join(self._own, name))
 
 
 class _Segment(NamedTuple):
@@ -220,9 +299,11 @@ class _Piece:
             return None
         return frame if frame.generation == self._segment.start.generation else None
 
-    def messages(self, at: int) -> tuple[Array, Array, Array]:
+    def messages(
+        self, at: int, chosen: Collection[tuple[int, int]] | None
+    ) -> tuple[Array, Array, Array]:
         """Return the messages from a place on that count, see `messages_at`."""
-        return messages_at(self.data, at, self.base, self._segment.start.generation)
+        return messages_at(self.data, at, self.base, self._segment.start.generation, chosen)
 
     def behind(self, at: int) -> Iterator[int]:
         """Go through the places behind `at` with a frame that counts."""
@@ -253,26 +334,32 @@ class _RingReading:
         self,
         files: list[VfsFile],
         this_boot: str,
-        topics: Callable[[], dict[int, str]],
         since: int,
         store: bytes | None,
+        chosen: set[tuple[int, int]] | None,
     ) -> None:
-        """`store`: of which one the segments have to be; None if of any."""
+        """Keep what is to be read.
+
+        `store`: of which one the segments have to be; None if of any. `chosen`: topic id and store
+        of the shards; None for all.
+        """
         self._files, self._this_boot, self._store = files, boot_tag(this_boot), store
-        self._topics, self._since = topics, since
+        self._since, self._chosen = since, chosen
         #: Messages in the order of the segments.
         self._taken: list[_ShardRun] = []
         self._damages: list[CorruptRecord] = []
         #: Bytes that do not count before the next frame.
         self._damaged = 0
         self._end, self._synced = since, 0
+        #: The highest ring position below which everything was synced, by the heads.
+        self._known_synced = 0
 
     def miss_all(self, path: str) -> None:
         """Take note that no segment is there."""
         text = "the journal of a process that was killed is missing; what only it held is lost"
         self._damages.append(CorruptRecord(path, 0, text))
 
-    def run(self, paths: list[str]) -> LeftRing:
+    def run(self, paths: list[str], topics_now: Callable[[], Mapping[int, str]]) -> LeftRing:
         """Read everything."""
         segments = self._segments()
         if not segments:
@@ -297,7 +384,7 @@ class _RingReading:
             needed = [s for s in found if s.start.base + s.start.segment_size > own]
             self._read_generation(needed, max(own, begun))
             expected = found[-1].start.base + first.segment_size
-        topics = self._topics()  # after the frames: a topic is recorded before it has any
+        topics = topics_now()  # after the frames: a topic is recorded before it has any
         return LeftRing(
             paths,
             max(s.start.base + s.start.segment_size for s in segments),
@@ -386,8 +473,7 @@ class _RingReading:
                 stretches.append(_Uncounted(segment, 0, 0, text, len(self._taken)))
             expected = start.base + size
             self._read_segment(segment, stretches, is_last=number == len(segments) - 1)
-        synced = max([s.start.synced for s in segments])
-        synced = max([synced, *(taken.synced for taken in self._taken)])
+        synced = max(self._known_synced, *(s.start.synced for s in segments))
         self._synced = max(self._synced, synced)
         for stretch in stretches:
             place = stretch.segment.start.base + stretch.at
@@ -413,10 +499,18 @@ class _RingReading:
         goes_on = is_last and self._since > 0
         piece = _Piece(segment, max(START_SIZE, self._since - start.base), short=goes_on)
         at, looked = 0, False
+        # Of another boot a message whose record is damaged can be the end of all that counts.
+        trusting = self._since > 0 and start.boot == self._this_boot
         while True:
-            starts, heads, records = piece.messages(at)
+            starts, heads, records = piece.messages(at, self._chosen if trusting else None)
             if len(starts):
-                self._taken += _runs(piece.data, starts, heads, records, self._damaged)
+                self._known_synced = max(self._known_synced, int(heads["synced"].max()))
+                if self._chosen is not None:
+                    rows = np.flatnonzero(rows_of(heads, self._chosen))
+                    chosen = starts[rows], heads[rows], records[rows]
+                else:
+                    chosen = starts, heads, records
+                self._taken += _runs(piece.data, *chosen, self._damaged)
                 at = int(starts[-1]) + HEAD_SIZE + int(heads["size"][-1])
                 self._end, looked = max(self._end, piece.base + at), False
                 continue
@@ -479,14 +573,17 @@ class _RingReading:
         stretches.append(piece.stretch(at, end, text, self._taken))
         lost = lost_part("", frame.index_start, frame.data_start, 1, frame.size)
         part = lost._replace(damaged_before=self._damaged, ring_end=frame.end)
-        self._taken.append(_ShardRun(frame.topic_id, frame.store_id, frame.synced, part))
+        self._known_synced = max(self._known_synced, frame.synced)
+        self._taken.append(_ShardRun(frame.topic_id, frame.store_id, part))
         return False
 
     def _parts(self, topics: Mapping[int, str]) -> list[JournalPart]:
         """Return the messages by shard; the last step."""
         parts: list[JournalPart] = []
         unknown = 0
-        for topic_id, store_id, _, part in self._taken:
+        for topic_id, store_id, part in self._taken:
+            if self._chosen is not None and (topic_id, store_id) not in self._chosen:
+                continue
             topic = topics.get(topic_id)
             if topic is None:
                 unknown += len(part.entries)  # the topic was deleted
@@ -519,8 +616,6 @@ class _ShardRun(NamedTuple):
 
     topic_id: int
     store_id: int
-    #: The highest ring position below which everything was synced, by their heads.
-    synced: int
     #: Without the shard's name, which the topic has once all was read.
     part: JournalPart
 
@@ -532,7 +627,8 @@ def _runs(
 
     The records are copied: the bytes of a segment are not kept.
     """
-    synced = int(heads["synced"].max())
+    if not len(starts):
+        return
     order = np.lexsort((heads["store_id"], heads["topic_id"]))
     heads, records = kernels.rows_at(heads, order), kernels.rows_at(records, order)
     sizes = heads["size"].astype(np.int64)
@@ -564,4 +660,4 @@ def _runs(
             damaged_before=damaged,
             ring_end=ring_ends[end - 1],
         )
-        yield _ShardRun(*shard, synced, part)
+        yield _ShardRun(*shard, part)

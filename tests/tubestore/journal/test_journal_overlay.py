@@ -9,6 +9,7 @@ import pytest
 
 import tubestore
 from tests.support.engine.mixed import TOPICS, bodies, killed, mixed, open_store
+from tubestore.journal.journal_overlay import JournalOverlay
 from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 
@@ -152,3 +153,34 @@ def test_offsets_are_those_of_the_writer(memory_vfs: MemoryVfs) -> None:
             shown = scanned.read_all()["offset"]
         given = pa.chunked_array([ack.offsets for ack in acks]).to_numpy()
         assert shown.to_pylist() == [int(given[24 * n + k]) for n in range(3) for k in (5, 17)]
+
+
+def test_of_the_ring_a_reader_keeps_the_messages_of_the_shards_that_it_was_asked_for(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """From the fifth shard on of all; each shows all of its messages whenever it is asked for."""
+    names = [f"t{n}" for n in range(7)]
+    shards = [f"{name}-0" for name in names]
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        for name in names:
+            store.create_topic(name).append(b"1")
+        overlay = JournalOverlay(memory_vfs, "/s")
+        for asked, shard in enumerate(shards, 1):
+            assert sum(len(part.entries) for part in overlay.of(shard)) == asked
+            for name in names:
+                store[name].append(b"2")
+            overlay.refresh()
+            assert sum(len(part.entries) for part in overlay.of(shard)) == asked + 1
+            kept = [s for s in shards if s in overlay._parts]
+            assert kept == (shards[:asked] if asked < 5 else shards)
+        assert overlay.shards() == shards
+
+
+def test_a_reader_that_looks_for_damage_keeps_no_message_of_the_ring(memory_vfs: MemoryVfs) -> None:
+    with tubestore.open("/s", vfs=memory_vfs, background=False) as store:
+        store.create_topic("t").append(b"1")
+        overlay = JournalOverlay(memory_vfs, "/s")
+        overlay.look_for_damage()
+        assert not overlay._parts
+        assert len(overlay.of("t-0")) == 1
+        assert JournalOverlay(memory_vfs, "/s").shards() == ["t-0"]

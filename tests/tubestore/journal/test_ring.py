@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from types import FunctionType
@@ -883,15 +884,15 @@ def test_a_reader_sees_the_messages_of_a_topic_that_is_made_while_it_reads(
         numbered(store, 3)
         reader.refresh()
         assert len(bodies(reader)) == 3
-        topics_by_id = ring_reading.topics_by_id
+        read = ring_reading.TopicNames.read
 
-        def and_then_one_more(vfs: Vfs, root: str) -> dict[int, str]:
-            found = topics_by_id(vfs, root)
+        def and_then_one_more(names: ring_reading.TopicNames) -> Mapping[int, str]:
+            found = read(names)
             if "c" not in store:
                 store.create_topic("c").append(b"of a new topic")
             return found
 
-        monkeypatch.setattr(ring_reading, "topics_by_id", and_then_one_more)
+        monkeypatch.setattr(ring_reading.TopicNames, "read", and_then_one_more)
         reader.refresh()
         reader.refresh()
         assert bodies(reader, "c") == [b"of a new topic"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from random import Random
 
 import pytest
@@ -20,10 +21,11 @@ from tubestore.core.vfs import Vfs
 from tubestore.journal import ring_reading
 from tubestore.journal.lacking import stray_ring
 from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
-from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
 from tubestore.offline.check import check
 from tubestore.record.records import HEADER_SIZE
 from tubestore.segments.inspection import Reason
+from tubestore.store.manager import MessageStoreManager
 from tubestore.testing import FaultyVfs, MemoryVfs
 from tubestore.testing.power_cut import power_cut
 
@@ -357,3 +359,107 @@ def test_segments_that_are_announced_while_they_are_looked_at_are_not_missed(
         monkeypatch.setattr(ring_reading, "announced_store", none_at_first)
         assert stray_ring(memory_vfs, "/s") is None
         assert len(calls) == 2
+
+
+# -- some shards alone -------------------------------------------------------------------------
+
+
+def in_turn(store: MessageStoreManager, first: int, end: int) -> None:
+    """Append numbers, in turn to the topics "a" and "b"."""
+    for number in range(first, end):
+        store["ab"[number % 2]].append(b"%d" % number)
+
+
+def shown_of(left: LeftRing | None) -> dict[str, int]:
+    assert left is not None
+    return {part.shard: len(part.entries) for part in left.parts}
+
+
+def test_of_chosen_shards_alone_the_messages_are_returned(memory_vfs: MemoryVfs) -> None:
+    with open_store(memory_vfs) as store:
+        in_turn(store, 0, 6)
+        first = left_in(memory_vfs)
+        assert shown_of(first) == {"a-0": 3, "b-0": 3}
+        in_turn(store, 6, 10)
+        for since, count in ((0, 5), (first.end, 2)):
+            of_all = read_ring(memory_vfs, "/s", since)
+            chosen = read_ring(memory_vfs, "/s", since, chosen={"b-0", "none-7"})
+            assert shown_of(chosen) == {"b-0": count}
+            assert chosen is not None
+            assert of_all is not None
+            assert chosen.end == of_all.end
+            assert chosen.synced == of_all.synced
+
+
+def damaged_record_of_a(vfs: MemoryVfs) -> int:
+    """Have three frames of one opening, the second of topic "a" with a damaged record.
+
+    Returns the position behind the first frame.
+    """
+    store = open_store(vfs)
+    store["b"].append(b"first")
+    end = left_in(vfs).end
+    store["a"].append(b"second")
+    store["b"].append(b"third")
+    killed(store, vfs)
+    data = vfs.read_file(segments(vfs)[0])
+    overwrite(vfs, segments(vfs)[0], data.index(b"second"), b"X")
+    return end
+
+
+def test_the_records_of_other_shards_are_verified_when_the_ring_is_read_from_its_beginning(
+    memory_vfs: MemoryVfs,
+) -> None:
+    end = damaged_record_of_a(memory_vfs)
+    from_the_beginning = read_ring(memory_vfs, "/s", chosen={"b-0"})
+    going_on = read_ring(memory_vfs, "/s", end, chosen={"b-0"})
+    assert from_the_beginning is not None
+    assert going_on is not None
+    assert (len(from_the_beginning.damages), going_on.damages) == (1, [])
+    assert shown_of(from_the_beginning) == {"b-0": 2}
+    assert shown_of(going_on) == {"b-0": 1}
+
+
+def test_after_a_power_cut_a_damaged_record_of_another_shard_is_the_end_of_what_counts(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """What a reader shows has to be what the next opening keeps."""
+    end = damaged_record_of_a(memory_vfs)
+    memory_vfs.reboot()
+    assert shown_of(read_ring(memory_vfs, "/s", chosen={"b-0"})) == {"b-0": 1}
+    assert shown_of(read_ring(memory_vfs, "/s", end, chosen={"b-0"})) == {}
+
+
+def test_a_topic_that_is_made_while_the_ring_is_read_is_not_missed_if_its_shard_is_chosen(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(memory_vfs) as store:
+        in_turn(store, 0, 4)
+        ids_of = TopicNames.ids_of
+
+        def and_then_a_new_topic(
+            names: TopicNames, shards: Collection[str]
+        ) -> set[tuple[int, int]]:
+            found = ids_of(names, shards)
+            if "c" not in store:
+                store.create_topic("c").append(b"of a new topic")
+            return found
+
+        monkeypatch.setattr(TopicNames, "ids_of", and_then_a_new_topic)
+        assert shown_of(read_ring(memory_vfs, "/s", chosen={"c-0"})) == {"c-0": 1}
+
+
+def test_the_names_of_topics_are_parsed_when_their_files_have_changed_alone(
+    memory_vfs: MemoryVfs,
+) -> None:
+    with open_store(memory_vfs) as store:
+        names = TopicNames(memory_vfs, "/s")
+        before = names.read()
+        assert sorted(before.values()) == ["a", "b"]
+        assert names.read() is before
+        store.create_topic("c")
+        assert sorted(names.read().values()) == ["a", "b", "c"]
+        store.delete_topic("a")
+        assert sorted(names.read().values()) == ["b", "c"]
+    assert sorted(names.read().values()) == ["b", "c"]
+    assert TopicNames(memory_vfs, "/none").read() == {}
