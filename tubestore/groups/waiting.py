@@ -13,6 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -57,7 +58,7 @@ class FileWaiter:
         """Call when something changes in one of the directories.
 
         `unreported`: something may change without a report, as a file does that another process
-        writes to through a map. It then calls every `LOOK_SECONDS`.
+        writes to through a map. It then calls, at the earliest `LOOK_SECONDS` after the last time.
         The call may come more than once. The caller looks once more after this: a change between
         its last look and this is not reported.
         """
@@ -84,17 +85,22 @@ class FileWaiter:
         self._thread.start()
 
     def _run(self) -> None:
-        watch = self._watch
+        watch, looked = self._watch, float("-inf")
         while not self._ended.is_set():
-            seconds = LOOK_SECONDS if watch is None or self._blind else _SLEEP_SECONDS
+            # A call that is asked for again and again is still made once in LOOK_SECONDS.
+            due = looked + LOOK_SECONDS - monotonic()
+            seconds = max(due, 0) if watch is None or self._blind else _SLEEP_SECONDS
             changed: set[str] = set()
             if watch is None:
                 self._ended.wait(seconds)
             else:
                 changed = watch.wait(seconds)
             with self._lock:
-                calls = [*self._blind]
-                self._blind.clear()
+                calls: list[Callable[[], None]] = []
+                if monotonic() >= looked + LOOK_SECONDS:
+                    calls += self._blind
+                    self._blind.clear()
+                    looked = monotonic()
                 for directory in changed:
                     calls += self._calls.pop(directory, ())
             for call in dict.fromkeys(calls):

@@ -499,7 +499,7 @@ class _RingReading:
         goes_on = is_last and self._since > 0
         piece = _Piece(segment, max(START_SIZE, self._since - start.base), short=goes_on)
         at, looked = 0, False
-        # Of another boot a message whose record is damaged can be the end of all that counts.
+        # Of another boot a damaged record can be the end of all that counts.
         trusting = self._since > 0 and start.boot == self._this_boot
         while True:
             starts, heads, records = piece.messages(at, self._chosen if trusting else None)

@@ -187,8 +187,9 @@ class Shards:
             if isinstance(shard, MessageStore):
                 return shard.call_beyond(offset, call)
             files = join(context.root, store_key(topic, store_id))
-            index = join(files, INDEX_DIRECTORY)
-            directory = index if context.vfs.exists(index) else files
+            # Without a directory, as before the first flush, the root gets it.
+            places = join(files, INDEX_DIRECTORY), files
+            directory = next(filter(context.vfs.exists, places), context.root)
             self._waiter.call_once(store_key(topic, store_id), directory, shard, call)
             context.check_open()  # else the waiter's last calls may have been made
             shards.refresh()

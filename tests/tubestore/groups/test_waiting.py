@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import tubestore
 from tubestore.clock import ManualClock
+from tubestore.groups import waiting
 from tubestore.groups.waiting import FileWaiter, ReaderWaiter
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.writer import StagedWriter
@@ -68,6 +70,60 @@ def test_a_call_that_is_asked_for_twice_is_made_once() -> None:
     assert called.acquire(timeout=60)
     assert not called.acquire(blocking=False)
     waiter.close()
+
+
+def test_a_call_that_is_asked_for_again_as_it_is_made_is_not_made_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that looked into the ring without a pause kept a core busy."""
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 3600.0)
+    vfs = MemoryVfs()
+    vfs.make_directories("/a")
+    vfs.make_directories("/b")
+    waiter = FileWaiter(vfs)
+    looked, changed = threading.Semaphore(0), threading.Semaphore(0)
+    changed_call = partial(changed.release)
+
+    def look() -> None:
+        waiter.call_once(["/a"], look, unreported=True)
+        looked.release()
+
+    waiter.call_once(["/a"], look, unreported=True)
+    assert looked.acquire(timeout=60)
+    for number in range(3):  # each time the thread goes round
+        waiter.call_once(["/b"], changed_call)
+        vfs.replace_file(f"/b/{number}", b"")
+        assert changed.acquire(timeout=60)
+    assert not looked.acquire(blocking=False)
+    waiter.close()
+
+
+def test_a_shard_without_files_is_waited_for_in_the_directory_that_will_get_them(
+    memory_vfs: MemoryVfs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages in the ring come before the shard's first file."""
+    asked: list[str] = []
+    call_once = FileWaiter.call_once
+
+    def noted(self: FileWaiter, directories: Iterable[str], call: Any, **how: Any) -> None:
+        asked.extend(directories)
+        call_once(self, directories, call, **how)
+
+    monkeypatch.setattr(FileWaiter, "call_once", noted)
+    how: Any = {"vfs": memory_vfs, "clock": clock, "background": False}
+    with tubestore.open("/store", **how) as store:
+        store.create_topic("t").append(b"first")
+        with (
+            tubestore.open("/store", "r", **how) as reader,
+            reader.consumer(None, "t") as consumer,
+        ):
+            assert len(consumer.poll()) == 1
+            assert len(consumer.poll()) == 0
+            assert "/store" in asked
+            assert all(map(memory_vfs.exists, asked))
+            store.flush()
+            store["t"].append(b"second")
+            assert [message.body for message in consumer.poll(timeout=60)] == [b"second"]
 
 
 def test_a_batch_in_the_journal_wakes_the_readers_of_its_shards_only(
