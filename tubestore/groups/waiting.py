@@ -68,8 +68,7 @@ class FileWaiter:
             if self._thread is None:
                 self._begin()
             for directory in directories:
-                watched = self._watch is not None and not unreported
-                if watched and self._watch is not None and self._watch.add(directory):
+                if not unreported and self._watch is not None and self._watch.add(directory):
                     self._calls.setdefault(directory, WeakSet()).add(call)
                 else:
                     self._blind.add(call)

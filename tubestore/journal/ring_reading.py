@@ -155,7 +155,10 @@ def _read(
     chosen: Collection[str] | None,
 ) -> LeftRing:
     while True:
-        ids = names.ids_of(chosen) if chosen is not None else None
+        ids = None
+        if chosen is not None:
+            names.read()
+            ids = names.ids_of(chosen)
         with contextlib.ExitStack() as opened:
             reading = _opened(vfs, root, paths, since, store, ids, opened)
             left = reading.run(paths, names.read)
@@ -242,11 +245,10 @@ class TopicNames:
         return names
 
     def ids_of(self, shards: Collection[str]) -> set[tuple[int, int]]:
-        """Return topic id and store of some shards; those of topics without an id are in no ring.
+        """Return topic id and store of some shards, by the names as they were read last.
 
-        BadState if the names cannot be read.
+        Shards of topics without an id are in no ring.
         """
-        self.read()
         keys = [key for key in map(parse_store_key, shards) if key is not None]
         return {(self._ids[topic], store_id) for topic, store_id in keys if topic in self._ids}
 
