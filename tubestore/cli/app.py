@@ -162,7 +162,8 @@ def copy(
     source: TopicArgument,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic to append to.")],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="ROOT", help="The store of TARGET, if another.")
+        str | None,
+        typer.Option("--to", metavar="ROOT", help="The store of TARGET, if another; made if new."),
     ] = None,
     start: Annotated[
         str | None, typer.Option("--start", metavar="TIME", help="Received at or after.")
@@ -175,15 +176,18 @@ def copy(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", min=1, max=10_000, help="Create a missing TARGET with N partitions."
+            "--partitions",
+            min=1,
+            max=10_000,
+            help="Create a missing TARGET with N partitions, not with those of TOPIC.",
         ),
     ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Append the messages of a topic to another one.
 
-    All, or a replay of some time. Each partition keeps its order. Damaged messages are left out:
-    exit code 1. Messages that were copied before are appended again.
+    All, or a replay of some time. A missing TARGET is made. Each partition keeps its order. Damaged
+    messages are left out: exit code 1. Messages that were copied before are appended again.
     """
     from tubestore.cli import write
 

@@ -1,4 +1,4 @@
-"""`tubestore append`."""
+"""`tubestore append` and `tubestore copy`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tubestore.cli.opening import open_existing, open_or_make
 from tubestore.disks.roots import disk_of
 from tubestore.errors import NotAStore, TopicExists, TubeStoreError, UnknownTopic
 from tubestore.options import Durability
+from tubestore.record.names import check_topic_name
 from tubestore.store.topic import Topic, copies
 
 _DONE = (
@@ -84,9 +85,14 @@ def copy(
     partitions: int | None,
     format: Format,
 ) -> bool:
-    """Append a topic's messages to another one; returns whether none was left out."""
+    """Append a topic's messages to another one; returns whether none was left out.
+
+    A missing target is made with `partitions`, or with the source's partitions and stores; so is a
+    missing store for it. A source that is not there is refused before anything is made.
+    """
     if format not in (Format.TEXT, Format.JSONL):
         raise UsageMistake("copy reports as text or jsonl")
+    check_topic_name(target)
     chosen = {**chosen, **{name: parse_bound(chosen[name]) for name in ("start", "end")}}
     with contextlib.ExitStack() as opened:
         if to is None or os.path.realpath(to) == os.path.realpath(root):
@@ -94,11 +100,13 @@ def copy(
             seen = store.topic(source)
         else:
             seen = opened.enter_context(tubestore.open(root, mode="r")).topic(source)
-            store = opened.enter_context(_open(to, target, partitions))
-        parts = copies(
-            _topic(store, target, partitions), seen, keep_times=keep_times, durability=None,
-            **chosen,
-        )  # fmt: skip
+            store = opened.enter_context(open_or_make(to, target))
+        if target in store or partitions is not None:
+            made = _topic(store, target, partitions)
+        else:
+            like = seen.options
+            made = store.create_topic(target, partitions=like.partitions, stores=like.stores)
+        parts = copies(made, seen, keep_times=keep_times, durability=None, **chosen)
         done = list(watched(parts, "messages", lambda part: part.messages + part.left_out))
     left_out = sum(part.left_out for part in done)
     row = {"topic": target, "messages": sum(part.messages for part in done), "left_out": left_out}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tubestore
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
 from tests.support.tube_cli import root as root
@@ -47,8 +48,7 @@ def test_append_takes_files_a_key_a_filter_item_and_a_durability(
 def test_a_topic_is_copied_within_a_store_and_to_another_one(cli: Cli, tmp_path: Path) -> None:
     root, other = tmp_path / "s", tmp_path / "other"
     cli("append", root, "a", "--partitions", 2, "--filter-item", "red", stdin=b"one\ntwo\n")
-    assert "--partitions N creates it" in cli("copy", root, "a", "b").err
-    done = cli("copy", root, "a", "b", "--partitions", 2, "-f", "jsonl")
+    done = cli("copy", root, "a", "b", "-f", "jsonl")
     assert (done.code, done.rows) == (0, [{"topic": "b", "messages": 2, "left_out": 0}])
     cli("copy", root, "b", "c", "--to", other, "--partitions", 1, "--new-times")
     rows = cli("read", other, "c", "-f", "jsonl").rows
@@ -58,3 +58,33 @@ def test_a_topic_is_copied_within_a_store_and_to_another_one(cli: Cli, tmp_path:
     assert cli("copy", root, "a", "b", "--end", "2001-01-01T00:00:00Z").code == 0
     assert len(cli("read", root, "b", "-f", "jsonl").rows) == 2
     assert "no topic 'x'" in cli("copy", root, "x", "b").err
+
+
+@pytest.mark.parametrize("elsewhere", ["the same", "another", "a new one"])
+def test_a_missing_target_is_made_like_the_source(cli: Cli, tmp_path: Path, elsewhere: str) -> None:
+    """Also in a store that is there, and in one that is made for it."""
+    root, other = tmp_path / "s", tmp_path / "other"
+    with tubestore.open(root) as store:
+        store.create_topic("a", partitions=3, stores=2).append(b"one", partition=10_002)
+    if elsewhere == "another":
+        tubestore.open(other).close()
+    to = [] if elsewhere == "the same" else ["--to", other]
+    for name, more, made in (("b", [], (3, 2)), ("c", ["--partitions", 4], (4, 1))):
+        assert cli("copy", root, "a", name, *to, *more).code == 0
+        with tubestore.open(root if elsewhere == "the same" else other, mode="r") as store:
+            options = store.topic(name).options
+            assert (options.partitions, options.stores) == made
+            bodies = [batch.column("body").to_pylist() for batch in store.topic(name).scan()]
+            assert bodies == [[b"one"]]
+
+
+def test_a_copy_that_is_refused_makes_nothing(cli: Cli, tmp_path: Path) -> None:
+    root, other = tmp_path / "s", tmp_path / "other"
+    cli("append", root, "a", "--partitions", 1, stdin=b"one\n")
+    for wrong in (("x", "b"), ("a", "b/c"), ("a", "b", "--start", "soon")):
+        assert cli("copy", root, *wrong, "--to", other).code != 0
+        assert not other.exists()
+        assert cli("copy", root, *wrong).code != 0
+    with tubestore.open(root, mode="r") as store:
+        assert [*store] == ["a"]
+    assert cli("copy", root, "a", "a", "--partitions", 2).code != 0  # it has one
