@@ -342,8 +342,9 @@ def check_tube(
     path = directory.path(TUBE_DIRECTORY)
     if not directory.vfs.exists(path):
         return
-    for found in check_shards(path, vfs=directory.vfs, is_written=end.has_moved):
-        yield finding(found.path, found.position, str(found.reason), found.message, found.severity)
+    with directory.watching("shards") as watch:
+        for one in check_shards(path, vfs=directory.vfs, is_written=end.has_moved, watch=watch):
+            yield finding(one.path, one.position, str(one.reason), one.message, one.severity)
     try:
         yield from shards.findings(end)
     except (TubeStoreError, OSError) as error:

@@ -228,7 +228,8 @@ def convert(
     is_log = bool(paths) or os.path.isdir(os.path.join(given.root, COMMIT_LOG_DIRECTORY))
     if os.path.abspath(target).startswith(os.path.join(os.path.abspath(given.root), "")):
         raise NotAStore(target, "lies in the store that it is made of; a new directory is needed")
-    with watching("convert", in_bytes=True) as watch:
+    of_log = to is TargetName.TUBESTORE or is_log
+    with watching("convert", in_bytes=of_log) as watch:
         if to is TargetName.TUBESTORE:
             done = to_tubestore(given.directory(), target, clock=SystemClock(), watch=watch)
         elif is_log:

@@ -141,11 +141,11 @@ _LONG_SECONDS = 2.0
 
 @contextlib.contextmanager
 def _announced(
-    watch: Callable[[], contextlib.AbstractContextManager[Any]], text: str
+    watch: Callable[[str], contextlib.AbstractContextManager[Any]], text: str, what: str
 ) -> Iterator[Any]:
     """Print a note behind a long scan where no bar shows it."""
     begun = time.monotonic()
-    with watch() as found:
+    with watch(what) as found:
         yield found
     if time.monotonic() - begun >= _LONG_SECONDS and not sys.stderr.isatty():
         note(text)
@@ -170,9 +170,10 @@ class Given:
         from rocketcompat.inspect.directory import StoreDirectory
 
         directory = StoreDirectory(self.root, self.store_options(), lost_log=lost_log)
-        label = f"log (not read with {self.without_scan})" if self.without_scan else "log"
-        directory.watching = partial(watching, label, in_bytes=True)
+        directory.watching = partial(watching, in_bytes=True)
         if self.without_scan:
+            more = f" (not read with {self.without_scan})"
+            directory.watching = lambda what: watching(f"{what}{more}", in_bytes=True)
             text = f"the whole log was read; {self.without_scan} does without, and trusts the files"
             directory.watching = partial(_announced, directory.watching, text)
         return directory

@@ -77,7 +77,7 @@ Watch = Callable[[int, int], None]
 
 
 @contextmanager
-def _unwatched() -> Iterator[Watch]:
+def _unwatched(_what: str) -> Iterator[Watch]:
     yield lambda _done, _total: None
 
 
@@ -136,8 +136,9 @@ class StoreDirectory:
         is_copy = MirrorFile(self.vfs, self.root).read() is not None
         self._checks = Checks(record_crc=self.log.record_crc, own_from=own_from, torn_tail=is_copy)
         self.log.gaps = Gaps.merged((*self.misplaced, *known))
-        #: Opens what each scan of the log calls with (bytes that are done, all of them).
-        self.watching: Callable[[], AbstractContextManager[Watch]] = _unwatched
+        #: Opens what each scan calls with (bytes that are done, all of them); its argument is the
+        #: name of what is scanned, as "log".
+        self.watching: Callable[[str], AbstractContextManager[Watch]] = _unwatched
 
     def _gives_log_up(self) -> bool:
         """Return whether the options give up the log from which something here was built."""
@@ -266,7 +267,7 @@ class StoreDirectory:
         stop = limit if exact else self.log.max_offset
         if position >= limit:
             return
-        with self.watching() as watch:
+        with self.watching("log") as watch:
             for found in walk(
                 self.log, position, stop, on_fault=self._judge(), known=self.log.gaps,
                 checks=self._checks,

@@ -54,6 +54,8 @@ STATE_FILE = "convert.json"
 MARK_BYTES = 1 << 30
 _STATE_FORMAT = 1
 _ROWS = 10_000
+#: Messages of shards between two calls of `watch`.
+WATCHED_ROWS = 100
 _SILENT: Watch = lambda _done, _all: None  # noqa: E731
 
 
@@ -143,6 +145,7 @@ def from_tubestore(
 
     Partition ids become queue ids, filter items tags, attributes properties. Queue offsets are
     given anew, in the order of the partition. A record that came from a log becomes what it was.
+    `watch` gets the number of messages that are put, and of all.
     """
     config = MessageStoreConfig.from_camel(options or {}).changed(
         layouts=frozenset({"consume_queue", "index"})
@@ -153,14 +156,16 @@ def from_tubestore(
         tubestore.open(source, mode="r", on_damage="isolate") as shards,
         rocketcompat.open(target, "w", config) as store,
     ):
-        topics = shards.topics()
-        for done, name in enumerate(topics):
+        there = sum(sum(topic.partitions()["count"].to_pylist()) for topic in shards.values())
+        for name in shards.topics():
             for batch in shards.topic(name).scan():
                 for row in batch.to_pylist():
                     if row.get("state", "ok") == "ok":
                         put = store.put_message(_message_of(name, row))
                         count, size = count + 1, put.physical_offset + put.size
-            watch(done + 1, len(topics))
+                        if count % WATCHED_ROWS == 0:
+                            watch(count, max(there, count))
+        watch(count, count)
     return {"records": count, "bytes": size, "left_out": 0}
 
 

@@ -129,7 +129,7 @@ def check(
 
     check_root(root, disk_of(root))
     check_topic(root, topic, store_id)
-    with printing(out, **how) as output, watching("checked", progress) as watch:
+    with printing(out, **how) as output, watching("check", progress, in_bytes=True) as watch:
         findings = checking.check(
             root,
             topic=topic,
@@ -160,7 +160,7 @@ def repair(
     from tubestore.offline import repair as repairing
 
     check_topic(root, topic, store_id)
-    with printing(out, **how) as output, watching("shards", progress) as watch:
+    with printing(out, **how) as output, watching("repair", progress, in_bytes=True) as watch:
         actions = repairing.repair(
             root,
             apply=apply,

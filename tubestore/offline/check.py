@@ -30,6 +30,7 @@ from tubestore.core.paths import checked_root
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import disk_of
 from tubestore.errors import NotAStore
+from tubestore.offline.bytes_read import BytesRead, Watch
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import REASONS, Finding
 from tubestore.offline.own_files import (
@@ -79,13 +80,13 @@ def check(
     vfs: Vfs | None = None,
     is_written: Callable[[], bool] | None = None,
     wait: Callable[[float], None] = time.sleep,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Finding]:
     """Go through a store and yield what is wrong, shard by shard, in the order of the index.
 
     `is_written` returns whether a writer has the store open, if that can be known: findings at the
-    ends of its files are then not reported. `watch` gets the number of shards that are done, and of
-    all.
+    ends of its files are then not reported. `watch` gets the bytes that are read, and all of them,
+    every MiB or so: sealed files are read twice.
     NotAStore if there is no store at `root`.
     """
     root, vfs = checked_root(root), vfs or disk_of(root)
@@ -99,16 +100,17 @@ def check(
     yield from check_stores(vfs, root, shards)
     unsettled: list[_Seen] = []
     settled = partial(_settled, is_written=is_written, wait=wait)
-    for number, shard in enumerate(shards):
-        if watch is not None:
-            watch(number, len(shards))
+    read = BytesRead(shards, watch)
+    for shard in shards:
+        read.begin(shard)
         seen = _Seen(vfs, root, shard, bounds.get(basename(shard.directory)))
-        yield from seen.look()
+        yield from seen.look(read)
         if seen.findings:
             unsettled.append(seen)
         if sum(len(seen.findings) for seen in unsettled) > HELD_FINDINGS_MAX:
             yield from settled(unsettled)
             unsettled = []
+    read.finish()
     yield from settled(unsettled)
 
 
@@ -145,9 +147,9 @@ class _Seen:
         self._more: Counter[tuple[Reason, bool]] = Counter()
         self._stale = False
 
-    def look(self) -> Iterator[Finding]:
+    def look(self, read: BytesRead) -> Iterator[Finding]:
         """Look for the first time; yield what is certain: no file moved, and it is at no end."""
-        for finding in _look(self._vfs, self._shard, self._outside):
+        for finding in _look(self._vfs, self._shard, self._outside, read):
             if self._held[False] >= HELD_FINDINGS_MAX and not self._stale:
                 yield from self._certain()
             self._hold(finding)
@@ -187,7 +189,7 @@ class _Seen:
             self._outside = outside
             known, before = {f.identity for f in self.findings}, self._more
             self.findings, self._more = [], Counter()
-            for finding in _look(self._vfs, self._shard, self._outside):
+            for finding in _look(self._vfs, self._shard, self._outside, BytesRead()):
                 if finding.identity in known:
                     self.findings.append(finding)
                 elif before:
@@ -209,7 +211,9 @@ def _modified(vfs: Vfs, shard: ShardFiles) -> list[int]:
         return []  # it went away since the listing
 
 
-def _look(vfs: Vfs, shard: ShardFiles, outside: Bounds | None) -> Iterator[Finding]:
+def _look(
+    vfs: Vfs, shard: ShardFiles, outside: Bounds | None, read: BytesRead
+) -> Iterator[Finding]:
     """Go through what is wrong with a shard's files as they were listed."""
     for path, size in shard.strays:
         yield Finding(path, 0, Reason.FOREIGN_NAME, f"{size} bytes")
@@ -223,10 +227,10 @@ def _look(vfs: Vfs, shard: ShardFiles, outside: Bounds | None) -> Iterator[Findi
         yield Finding(file.path, 0, Reason.MISPLACED, text)
     damaged = _DamagedBlocks()
     try:
-        for finding in _merged(_findings_of(vfs, shard, known_holes(known.checkpoint))):
+        for finding in _merged(_findings_of(vfs, shard, known_holes(known.checkpoint), read)):
             damaged.add(finding)
             yield finding
-        yield from (f for f in check_digests(vfs, shard) if not damaged.explain(f))
+        yield from (f for f in check_digests(vfs, shard, read) if not damaged.explain(f))
     except OSError as error:
         path = error.filename or shard.directory
         yield Finding(str(path), 0, Reason.UNREADABLE, error.strerror or repr(error))
@@ -278,12 +282,12 @@ def _check_lengths(files: tuple[StoredFile, ...]) -> Iterator[Finding]:
 
 
 def _findings_of(
-    vfs: Vfs, shard: ShardFiles, holes: list[tuple[int, int]]
+    vfs: Vfs, shard: ShardFiles, holes: list[tuple[int, int]], read: BytesRead
 ) -> Iterator[tuple[Finding, int, int]]:
     """Go through the walk's verdicts: (finding, its rows, its bytes in the file)."""
     index_end = shard.index[-1].end // ENTRY_SIZE * ENTRY_SIZE if shard.index else 0
     covered = shard.data[0].start if shard.data else 0
-    for stretch in walk(vfs, shard):
+    for stretch in read.walked(shard, walk(vfs, shard)):
         place = stretch.data_offset if stretch.data_size else covered
         covered = max(covered, stretch.data_offset + stretch.data_size)
         if stretch.verdict is None:

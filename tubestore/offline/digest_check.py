@@ -6,11 +6,13 @@ The last segment of a stream is written to: digests that lie there are of a time
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import Vfs
+from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.offline.bytes_read import BytesRead
 from tubestore.offline.findings import Finding
 from tubestore.record.names import DATA_SUFFIX, DIGESTS_SUFFIX, INDEX_SUFFIX, parse_segment_name
 from tubestore.segments.cache_formats import DIGEST_BLOCK_BYTES
@@ -19,7 +21,7 @@ from tubestore.segments.inspection import Reason
 from tubestore.segments.listing import ShardFiles, StoredFile
 
 
-def check_digests(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
+def check_digests(vfs: Vfs, shard: ShardFiles, read: BytesRead) -> Iterator[Finding]:
     """Report blocks of sealed segments that have changed, and digests that describe no segment.
 
     OSError where the system refuses to read.
@@ -31,11 +33,11 @@ def check_digests(vfs: Vfs, shard: ShardFiles) -> Iterator[Finding]:
             if start is None or is_directory or not files:
                 continue
             if files[0].start <= start < files[-1].start:  # below: retention has removed it
-                yield from _check_file(vfs, join(directory, name), start, files)
+                yield from _check_file(vfs, join(directory, name), start, files, read)
 
 
 def _check_file(
-    vfs: Vfs, path: str, start: int, files: tuple[StoredFile, ...]
+    vfs: Vfs, path: str, start: int, files: tuple[StoredFile, ...], read: BytesRead
 ) -> Iterator[Finding]:
     file = next((f for f in files if f.start == start), None)
     if file is None:
@@ -52,15 +54,20 @@ def _check_file(
         text = f"it describes {known.size} bytes of {file.path}, which has {file.size}"
         yield Finding(path, 0, Reason.STALE_CACHE, text)
         return
-    yield from _compare(vfs, file, known)
+    yield from _compare(vfs, file, known, read)
 
 
-def _compare(vfs: Vfs, file: StoredFile, known: Digests) -> Iterator[Finding]:
+def _block(file: VfsFile, read: BytesRead, position: int, size: int) -> bytes:
+    read.add(size)
+    return file.pread(size, position)
+
+
+def _compare(vfs: Vfs, file: StoredFile, known: Digests, read: BytesRead) -> Iterator[Finding]:
     """Go through the blocks that differ; those next to each other are one finding."""
     try:
         opened = vfs.open(file.path, writable=False)
         try:
-            found = digest_blocks(file.size, lambda position, size: opened.pread(size, position))
+            found = digest_blocks(file.size, partial(_block, opened, read))
         finally:
             opened.close()
     except FileNotFoundError:

@@ -29,6 +29,7 @@ from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import OsVfs, Vfs, take_lock
 from tubestore.disks.roots import local_root
 from tubestore.errors import StoreLocked
+from tubestore.offline.bytes_read import BytesRead, Watch
 from tubestore.offline.own_files import read_bounds
 from tubestore.offline.own_repair import give_up_shards, repair_state
 from tubestore.offline.shard_repair import ShardRepair
@@ -46,14 +47,14 @@ def repair(
     store_id: int | None = None,
     vfs: Vfs | None = None,
     is_written: Callable[[], bool] | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Action]:
     """Yield what would be done; with `apply` do it, each action before it is yielded.
 
     StoreLocked if a writer has the store open (without `apply` only if `is_written` returns True:
     no lock is touched then), NotAStore if there is no store at `root`; OSError where the disk
     refuses. With `topic` and `store_id` only those shards, and nothing of the store itself. `watch`
-    gets the number of shards that are done, and of all.
+    gets the bytes that are read, and all of them, every MiB or so: sealed files are read twice.
     """
     root, vfs = local_root(root), vfs or OsVfs()
     check_root(root, vfs)
@@ -79,15 +80,16 @@ def _run(
     topic: str | None,
     store_id: int | None,
     quarantine: Quarantine | None,
-    watch: Callable[[int, int], None] | None,
+    watch: Watch | None,
 ) -> Iterator[Action]:
     if topic is None and store_id is None:
         yield from repair_state(vfs, root, quarantine)
     yield from give_up_shards(vfs, root, quarantine, topic, store_id)
     bounds = read_bounds(vfs, root)
     shards = find_shards(root, vfs, topic=topic, store_id=store_id, with_pending=quarantine is None)
-    for number, shard in enumerate(shards):
-        if watch is not None:
-            watch(number, len(shards))
+    read = BytesRead(shards, watch)
+    for shard in shards:
+        read.begin(shard)
         outside = bounds.get(basename(shard.directory))
-        yield from ShardRepair(vfs, shard, quarantine, outside).run()
+        yield from ShardRepair(vfs, shard, quarantine, outside, read).run()
+    read.finish()

@@ -25,6 +25,7 @@ from os.path import basename, dirname
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Action, Quarantine
 from tubestore.core.vfs import Vfs
+from tubestore.offline.bytes_read import BytesRead
 from tubestore.offline.digest_check import check_digests
 from tubestore.offline.findings import Finding
 from tubestore.offline.index_rebuild import IndexRebuild, NewIndexFile
@@ -58,11 +59,16 @@ class ShardRepair:
     """Repairs a shard as it was listed; without `quarantine` it only yields the plan."""
 
     def __init__(
-        self, vfs: Vfs, shard: ShardFiles, quarantine: Quarantine | None, outside: Bounds | None
+        self,
+        vfs: Vfs,
+        shard: ShardFiles,
+        quarantine: Quarantine | None,
+        outside: Bounds | None,
+        read: BytesRead,
     ) -> None:
         """`outside` is what the store records of the shard outside of its directory."""
         self._vfs, self._listed, self._quarantine = vfs, shard, quarantine
-        self._outside = outside
+        self._outside, self._read = outside, read
         self._index_directory = join(shard.directory, INDEX_DIRECTORY)
         #: Files that are moved, by their names before.
         self._homes: set[str] = set()
@@ -94,7 +100,7 @@ class ShardRepair:
         for path, size in (*shard.strays, *((f.path, f.size) for f in (*other_index, *other_data))):
             text = "a name or a place that no other file leaves room for"
             yield self._take_out(path, "quarantine_file", size, text)
-        digests = list(check_digests(vfs, shard))
+        digests = list(check_digests(vfs, shard, self._read))
         misplaced = [f for f in index if (f.start - index[0].start) % ENTRY_SIZE]
         if misplaced:
             text = f"it starts at {misplaced[0].start}, inside an entry; the index stays as it is"
@@ -102,7 +108,7 @@ class ShardRepair:
             return
         kept = Kept()
         rebuild = IndexRebuild(vfs, shard, write=self._quarantine is not None)
-        for offset, entries in sound_rows(vfs, shard, kept):
+        for offset, entries in sound_rows(vfs, shard, kept, self._read):
             rebuild.put(offset, entries)
         new, surplus = rebuild.finish(kept.index_end)
         done = [

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tubestore.core.vfs import Vfs
+from tubestore.offline.bytes_read import BytesRead
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.evidence import is_of_store, judge
 from tubestore.record.layouts import INDEX_ENTRY, LOST_TIME, NO_KEY_CODE, RECORD_SIZE_MAX
@@ -45,11 +46,13 @@ class Kept:
     damage: list[Stretch] = field(default_factory=list)
 
 
-def sound_rows(vfs: Vfs, shard: ShardFiles, kept: Kept) -> Iterator[tuple[int, Array]]:
+def sound_rows(
+    vfs: Vfs, shard: ShardFiles, kept: Kept, read: BytesRead
+) -> Iterator[tuple[int, Array]]:
     """Go through the rows: (index offset, entries), without gap; fills `kept`."""
     bytes_ = ShardBytes(vfs, shard)
     try:
-        yield from _Rows(bytes_, shard, kept).go(walk(vfs, shard))
+        yield from _Rows(bytes_, shard, kept).go(read.walked(shard, walk(vfs, shard)))
     finally:
         bytes_.close()
 

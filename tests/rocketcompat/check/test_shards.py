@@ -6,6 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rocketcompat.check import shards, whole
 from rocketcompat.check.findings import Finding
 from rocketcompat.check.shards import Cells, ShardComparison
 from rocketcompat.commitlog.walk import Gap
-from rocketcompat.inspect.directory import StoreDirectory
+from rocketcompat.inspect.directory import StoreDirectory, Watch
 from rocketcompat.options import LAYOUTS
 from tubestore.record.layouts import DATA_HEADER, INDEX_ENTRY
 
@@ -137,6 +138,22 @@ def test_shards_that_have_exactly_the_messages_of_the_log_are_read_once(
     monkeypatch.setattr(shards._TopicComparison, "_compare_ids", compared.append)
     assert expected(tmp_path) == found_by(tmp_path, bits=9) == []
     assert not compared
+
+
+def test_a_check_of_shards_reports_how_far_it_is(tmp_path: Path) -> None:
+    filled(tmp_path)
+    calls: dict[str, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def watching(what: str) -> Iterator[Watch]:
+        yield lambda done, total: calls.setdefault(what, []).append((done, total))
+
+    directory = StoreDirectory(tmp_path)
+    directory.watching = watching
+    assert list(whole.check_store(directory)) == []
+    assert [*calls] == ["log", "shards"]
+    done, total = calls["shards"][-1]
+    assert 0 < done == total
 
 
 def test_what_is_held_of_shards_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

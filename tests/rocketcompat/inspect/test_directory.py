@@ -23,9 +23,11 @@ from tests.support.rocket.files.selected import real_fixture as real_fixture
 def test_a_scan_reports_how_far_it_is_and_ends_its_report(real: Golden) -> None:
     calls: list[tuple[int, int]] = []
     ended = []
+    names = []
 
     @contextmanager
-    def watching() -> Iterator[Watch]:
+    def watching(what: str) -> Iterator[Watch]:
+        names.append(what)
         yield lambda done, total: calls.append((done, total))
         ended.append(len(calls))
 
@@ -33,7 +35,7 @@ def test_a_scan_reports_how_far_it_is_and_ends_its_report(real: Golden) -> None:
     directory.watching = watching
     pieces = list(directory.scan_log())
     assert len(pieces) > 0
-    assert ended == [len(calls)]
+    assert (names, ended) == (["log"], [len(calls)])
     assert calls == sorted(calls)
     assert all(0 < done <= total for done, total in calls)
 

@@ -13,7 +13,7 @@ import tubestore
 from rocketcompat.check.whole import check
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.dump import dump_log
-from rocketcompat.transfer.convert import copy_store, is_boltmq
+from rocketcompat.transfer.convert import WATCHED_ROWS, copy_store, from_tubestore, is_boltmq
 from tests.rocketcompat.inspect.test_decode import BOLTMQ
 from tests.rocketcompat.repair.test_rebuild import SMALL, messages
 from tests.support.command import Command
@@ -164,6 +164,18 @@ def test_a_copy_is_not_mixed_with_what_is_there(tmp_path: Path, command: Command
             done = command("convert", source, target)
             assert (done.code, "holds something already" in done.err) == (3, True)
     assert digest(tmp_path) == before
+
+
+def test_messages_are_counted_while_shards_become_queues(tmp_path: Path) -> None:
+    count = 2 * WATCHED_ROWS + 3
+    with tubestore.open(tmp_path / "t") as store:
+        store.create_topic("logs").append_batch({"body": [b"body"] * count})
+    calls: list[tuple[int, int]] = []
+    from_tubestore(
+        str(tmp_path / "t"), str(tmp_path / "r"), {"mappedFileSizeCommitLog": 1 << 20},
+        watch=lambda done, total: calls.append((done, total)),
+    )  # fmt: skip
+    assert calls == [(WATCHED_ROWS, count), (2 * WATCHED_ROWS, count), (count, count)]
 
 
 def test_shards_of_tubemq_become_queues(tmp_path: Path, command: Command) -> None:

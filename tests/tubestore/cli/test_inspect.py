@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +17,9 @@ from tests.support.tube import tree_digest
 from tests.support.tube_cli import Cli, Result
 from tests.support.tube_cli import cli as cli
 from tests.support.tube_cli import root as root
+
+#: The endings of a shard's own files.
+FILES = {".tube", ".index"}
 
 
 def test_a_dump_of_the_real_classes_store_has_the_contracts_fields(
@@ -195,3 +200,22 @@ def test_repair_is_refused_while_a_writer_is_at_work(cli: Cli, tmp_path: Path) -
 def test_repair_writes_its_rows_to_a_file(cli: Cli, damaged: Path, tmp_path: Path) -> None:
     assert cli("repair", damaged, "-f", "parquet", "-o", tmp_path / "rows.parquet").code == 1
     assert "cut_data" in pq.read_table(tmp_path / "rows.parquet")["action"].to_pylist()
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_the_bar_of_a_store_with_one_shard_counts_its_bytes(
+    cli: Cli, root: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool, int, int]] = []
+
+    @contextmanager
+    def watching(
+        label: str, wanted: bool, *, in_bytes: bool
+    ) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, total: seen.append((label, in_bytes, done, total))
+
+    monkeypatch.setattr("tubestore.cli.inspect.watching", watching)
+    assert cli(command, root).code == 0
+    size = sum(f.stat().st_size for f in (root / "t-0").rglob("*.*") if f.suffix in FILES)
+    assert seen[0] == (command, True, 0, size)
+    assert seen[-1] == (command, True, size, size)
