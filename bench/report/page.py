@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page that needs no network, and Markdown."""
+"""The report of a run: one HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -206,24 +206,6 @@ def about(report: Report) -> list[str]:
     if busy:
         found.append(f"The machine was not quiet during: {'; '.join(busy)}.")
     return found
-
-
-def markdown(report: Report) -> str:
-    """Return the tables of the usual cells as Markdown, for a README."""
-    out = [*about(report), ""]
-    for name, question, cells in works_of(report):
-        out += [f"### {question[0].upper()}{question[1:]} (`{name}`)", ""]
-        out += ["| layout | size | messages/s | p99 µs | peak MB | files |"]
-        out += ["| --- | --- | ---: | ---: | ---: | ---: |"]
-        for cell in cells:
-            if cell["rate_median"] is None:
-                out.append(f"| {cell['layout']} | {label(cell)} | {cell['reason']} | | | |")
-                continue
-            columns = ("rate_median", "p99_us", "peak_mb", "files")
-            values = " | ".join(number(cell[one]) for one in columns)
-            out.append(f"| {cell['layout']} | {label(cell)} | {values} |")
-        out.append("")
-    return "\n".join(out)
 
 
 def page(

@@ -99,8 +99,7 @@ def export(
             rows = (row for table in tables for row in table.to_pylist(maps_as_pydicts="strict"))
             emit_rows(rows, EXPORT_COLUMNS, output, summary=found)
         check_found(directory, wanted, found)
-    if not found.rows:
-        note(NO_RECORDS)
+    note(f"{found.rows:,} messages in {out}" if found.rows else NO_RECORDS)
     if damaged:
         left_out = f"left out: damaged regions of the log: {len(damaged)}"
         note(f"{left_out}; `rocketcompat check` lists them")

@@ -87,3 +87,16 @@ def test_options_without_a_command_are_those_of_the_bars(
     assert main(["--only", "no-such"]) == 2
     assert "no workload begins with no-such" in capsys.readouterr().err
     assert main(["bars", "--only", "no-such"]) == 2
+
+
+def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", "list"], cwd=ROOT, stdout=writes,
+            stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -99,11 +99,13 @@ def append(
         typer.Argument(metavar="FILES", help="Files of messages; without any, or for -, stdin."),
     ] = None,
     input: Annotated[
-        InputFormat,
+        InputFormat | None,
         typer.Option(
-            "--input", "-i", help="A message a line, or the JSON objects that `read` prints."
+            "--input",
+            "-i",
+            help="A message a line (default), or the JSON objects that `read` prints.",
         ),
-    ] = InputFormat.LINES,
+    ] = None,
     partitions: Annotated[
         int | None,
         typer.Option(

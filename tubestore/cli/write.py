@@ -17,7 +17,7 @@ from tubestore.cli.intake import (
     table_of,
     total_bytes,
 )
-from tubestore.cli.kit.arguments import InputFormat, parse_bound
+from tubestore.cli.kit.arguments import InputFormat, note, parse_bound
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, Output, emit_object
 from tubestore.cli.kit.progress import watched, watching
@@ -44,7 +44,7 @@ def append(
     topic: str,
     files: Sequence[str],
     *,
-    input: InputFormat,
+    input: InputFormat | None,
     partitions: int | None,
     defaults: Mapping[str, Any],
     durability: Durability,
@@ -57,6 +57,9 @@ def append(
     if partitions is None and not disk_of(root).exists(root):
         raise NotAStore(root, "no such directory; --partitions N makes a store and the topic")
     check_readable(files)
+    objects = [name for name in files if name.endswith(".jsonl")]
+    if input is None and objects:
+        note(f"tubestore: {objects[0]}: each line is a body; --input jsonl appends its fields")
     done: dict[str, Any] = {"topic": topic, "messages": 0, "bytes": 0, "empty_lines": 0}
     total, taken = total_bytes(files), 0
     with (
@@ -66,7 +69,7 @@ def append(
         found = _topic(store, topic, partitions)
         for block in blocks_of(files):
             try:
-                _append_block(found, block, input, defaults, durability, done)
+                _append_block(found, block, input or InputFormat.LINES, defaults, durability, done)
             except (TubeStoreError, UsageMistake) as error:
                 _explain(error, block, done["messages"])
             taken += len(block.data)

@@ -60,7 +60,7 @@ def repair(
     check_root(root, vfs)
     if not apply:
         if is_written is not None and is_written():
-            raise StoreLocked(root)
+            raise StoreLocked(root, vfs.lock_holder(join(root, OWN_DIRECTORY, LOCK_FILE)))
         yield from _run(vfs, root, topic, store_id, None, watch)
         return
     own = join(root, OWN_DIRECTORY)

@@ -40,7 +40,8 @@ def test_a_body_is_mended_by_hand_without_base64(
     store: Path, command: Command, tmp_path: Path
 ) -> None:
     file, copy = tmp_path / "all.jsonl", tmp_path / "copy"
-    assert command("export", store, "--out", file, "--text").code == 0
+    done = command("export", store, "--out", file, "--text")
+    assert (done.code, done.err) == (0, f"2 messages in {file}\n")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row.get("text"), row.get("body")) for row in rows] == [("grün", None), (None, "/w==")]
     file.write_text(file.read_text().replace("gr\\u00fcn", "blau"))

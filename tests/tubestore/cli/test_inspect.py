@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,7 +195,7 @@ def test_repair_is_refused_while_a_writer_is_at_work(cli: Cli, tmp_path: Path) -
         for how in ((), ("--apply",)):
             result = cli("repair", tmp_path / "s", *how)
             assert result.code == 3
-            assert "locked" in result.err
+            assert f"locked by process {os.getpid()}" in result.err
 
 
 def test_repair_writes_its_rows_to_a_file(cli: Cli, damaged: Path, tmp_path: Path) -> None:

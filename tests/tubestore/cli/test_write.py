@@ -32,6 +32,19 @@ def test_append_reports_what_it_did_and_skips_empty_lines(cli: Cli, tmp_path: Pa
     assert [r["body"] for r in cli.json("read", tmp_path / "s", "t")] == ["YQ==", "YmM="]
 
 
+def test_lines_of_a_jsonl_file_are_bodies_and_append_says_so(
+    cli: Cli, root: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "one"}\n')
+    done = cli("append", root, "t", file)
+    assert done.err == f"tubestore: {file}: each line is a body; --input jsonl appends its fields\n"
+    assert cli("append", root, "t", file, "--input", "lines").err == ""
+    assert cli("append", root, "t", file, "--input", "jsonl").err == ""
+    bodies = [base64.b64decode(row["body"]) for row in cli.json("read", root, "t")]
+    assert (bodies.count(b'{"text": "one"}'), bodies.count(b"one")) == (2, 1)
+
+
 def test_append_takes_files_a_key_a_filter_item_and_a_durability(
     cli: Cli, root: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ A reader that closes the pipe early (`| head`) has what it wanted: that ends qui
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -191,7 +192,26 @@ def _leave_with(name: str, text: str, code: int) -> int:
 def _os_error(error: OSError) -> str:
     """Return "path: reason" of an error of the operating system."""
     reason = error.strerror or repr(error)
+    if isinstance(error, PermissionError) and error.filename:
+        reason += _whose(error.filename)
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _whose(path: str) -> str:
+    """Return as which user this process runs, and to whom a file belongs, if that can be seen."""
+    text = f" to user {_user(os.geteuid())}"
+    with contextlib.suppress(OSError):
+        text += f"; it belongs to {_user(os.stat(path).st_uid)}"
+    return text
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _save_traceback() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import time
@@ -147,3 +149,16 @@ def test_a_file_to_write_into_a_directory_that_is_not_there(cli: Cli, root: Path
     result = cli("read", root, "t", "-o", root / "none" / "x.csv", "-f", "csv")
     assert (result.code, result.out) == (2, b"")
     assert result.err == f"tubestore: {root}/none/x.csv: there is no directory {root}/none\n"
+
+
+def test_a_file_without_rights_names_the_user_and_the_owner(
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(root))
+
+    monkeypatch.setattr("tubestore.cli.inspect.stat", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    owner = root.owner()
+    line = f"tubestore: {root}: Permission denied to user 4000000000; it belongs to {owner}\n"
+    assert cli("stat", root).err == line

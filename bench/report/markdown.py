@@ -1,0 +1,80 @@
+"""The report as Markdown: every cell, or the table of the README."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.report.page import Cell, Report, about, label, number, works_of
+
+
+class _Row(NamedTuple):
+    """A row of the README's table: what was done, the cells with it, what is shown of them."""
+
+    text: str
+    work: str
+    size: str
+    column: str = "rate_median"
+    scale: float = 1e-3
+
+
+_ROWS = (
+    _Row("append one by one, 10 partitions", "append", "1 × 10"),
+    _Row("… 1,000 topics × 10", "append", "1,000 × 10"),
+    _Row("… 10,000 topics", "append", "10,000 × 1"),
+    _Row("… 10 partitions, `fsync`", "append", "1 × 10, fsync"),
+    _Row("… the same, 16 threads", "append", "1 × 10, 16 threads, fsync"),
+    _Row("append batches of 1,000, 10 partitions", "batch", "1 × 10"),
+    _Row("… 1,000 topics × 10 in each", "batch", "1,000 × 10"),
+    _Row("read partitions, 1,000 a call, 10 of them", "read", "1 × 10"),
+    _Row("… 10,000 of them", "read", "1,000 × 10"),
+    _Row("… 100,000 of them", "read", "100 × 1,000"),
+    _Row("read everything, 1 partition", "scan", "1 × 1"),
+    _Row("… 10,000 partitions", "scan", "1,000 × 10"),
+    _Row("read what is appended meanwhile", "tail", "1 × 10"),
+    _Row("find the message of a key", "by-key", "1 × 10"),
+    _Row("find the first message at a time", "by-time", "1 × 10"),
+    _Row("open 1,000 topics × 10, ms", "open", "1,000 × 10", "seconds", 1e3),
+    _Row("… after a kill, ms", "recover", "1,000 × 10", "seconds", 1e3),
+    _Row("10,000 topics: peak memory, MB", "idle", "10,000 × 1", "peak_mb", 1),
+    _Row("… files", "idle", "10,000 × 1", "files", 1),
+)
+#: Those that are left out have few cells of the table.
+_LAYOUTS = (
+    "tubestore", "rocketcompat", "kafka-format", "lmdb", "sqlite", "rocksdict", "kafka-3.9",
+    "rocketmq-4.9.8", "rocketmq-5.3.3", "tubemq",
+)  # fmt: skip
+
+
+def summary(report: Report) -> str:
+    """Return the README's table: a row a job, a column a layout, 1,000 messages a second."""
+    found = {(cell["work"], label(cell), cell["layout"]): cell for cell in report.cells}
+    layouts = [name for name in _LAYOUTS if name in report.layouts]
+    out = [_line(["1,000 messages/s", *layouts]), _line(["---", *["---:"] * len(layouts)])]
+    for row in _ROWS:
+        cells = [found.get((row.work, row.size, layout)) for layout in layouts]
+        if any(cells):
+            values = [number(cell[row.column], row.scale) if cell else "" for cell in cells]
+            out.append(_line([row.text, *values]))
+    return "\n".join(out) + "\n"
+
+
+def markdown(report: Report) -> str:
+    """Return a table of all cells for each kind of work."""
+    out = [*about(report), ""]
+    for _, question, cells in works_of(report):
+        out += [f"### {question[0].upper()}{question[1:]} (`{cells[0]['work']}`)", ""]
+        out += [_line(["layout", "size", "messages/s", "p99 µs", "peak MB", "files"])]
+        out += [_line(["---", "---", *["---:"] * 4]), *map(_of_cell, cells), ""]
+    return "\n".join(out)
+
+
+def _of_cell(cell: Cell) -> str:
+    if cell["rate_median"] is None:
+        return _line([cell["layout"], label(cell), cell["reason"], "", "", ""])
+    columns = ("rate_median", "p99_us", "peak_mb", "files")
+    return _line([cell["layout"], label(cell), *(number(cell[one]) for one in columns)])
+
+
+def _line(values: Sequence[str]) -> str:
+    return f"| {' | '.join(values)} |"
