@@ -55,19 +55,21 @@ class MappedFile:
         Raises OSError without room for it; then no file is left.
         """
         unborn = f"{os.path.dirname(path)}.new"
-        if vfs.exists(unborn):
+        try:
+            file = vfs.open(unborn, create=True)
+        except FileExistsError:  # a process was killed while it made one
             vfs.remove(unborn)
-        file = vfs.open(unborn, create=True)
+            file = vfs.open(unborn, create=True)
         try:
             cls._make_room(file, file_size)
             vfs.rename(unborn, path)
         except OSError:
+            file.close()
             with contextlib.suppress(OSError):
                 vfs.remove(unborn)
             raise
-        finally:
-            file.close()
-        return cls(vfs.open(path), file_from_offset, file_size, 0)
+        file.moved_to(path)
+        return cls(file, file_from_offset, file_size, 0)
 
     @staticmethod
     def _make_room(file: VfsFile, file_size: int) -> None:

@@ -242,7 +242,7 @@ class ConsumeQueue:
                 files.end = first + len(units) // _SIZE
                 return True
         files.open()
-        if first != files.end or not files.has_files:
+        if first != files.end or not (first == 0 or files.has_files):
             return False
         files.write(first, units)
         return True

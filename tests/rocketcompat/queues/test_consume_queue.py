@@ -45,7 +45,7 @@ class CountedVfs(FaultyVfs):
         honest = file.pread
 
         def pread(size: int, position: int) -> bytes:
-            self.reads.append((int(path.rpartition("/")[2]) + position, size))
+            self.reads.append((int(file.path.rpartition("/")[2]) + position, size))
             return honest(size, position)
 
         file.pread = pread  # type: ignore[method-assign]
