@@ -6,7 +6,6 @@ with rocketcompat.open("/store", mode="w") as store:
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from tubestore.clock import Clock
     from tubestore.core.vfs import Vfs
 
-# A program that configures no logging gets no lines on its standard error from a library.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 keep("rocketcompat", LAYER)
 

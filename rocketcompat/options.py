@@ -12,7 +12,6 @@ unless the name has another unit. Defaults are those of 4.9.8.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -38,11 +37,12 @@ from rocketcompat.formats import (
     TOPIC_SIZE_MAX_V2,
     encode_host,
 )
+from tubestore.core.log import logger
 from tubestore.errors import InvalidMessage, unknown_name
 from tubestore.options import StoreOptions
 from tubestore.values import WHOLE_END, size_bytes
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
 #: Those of a store that asks for nothing else: RocketMQ's own.
 KEPT = frozenset({"consume_queue", "index"})

@@ -13,7 +13,6 @@ Names are loaded when they are first used: importing the package is quick.
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import TYPE_CHECKING, Literal, Never
 
@@ -162,8 +161,6 @@ __getattr__ = lazily(
     },
 )
 
-# A program that configures no logging gets no lines on its standard error from a library.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "Ack",

@@ -16,7 +16,6 @@ All calls are thread-safe, and one poll runs at a time.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from typing import Self
@@ -45,6 +44,7 @@ from rocketcompat.broker.tables import checked_group
 from rocketcompat.broker.timers import Timers
 from rocketcompat.messages import MessageRecord
 from tubestore.clock import Time, checked_time_ms
+from tubestore.core.log import logger
 from tubestore.errors import (
     InvalidMessage,
     MemberFenced,
@@ -54,7 +54,7 @@ from tubestore.errors import (
 )
 from tubestore.values import checked_seconds
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class LitePullConsumer:

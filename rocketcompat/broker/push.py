@@ -25,7 +25,6 @@ is due, listeners included, in the caller's thread.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -62,9 +61,10 @@ from rocketcompat.broker.timers import Timers, TimerThread
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.properties import PROPERTY_RETRY_TOPIC, retry_topic
 from tubestore.clock import Time, checked_time_ms
+from tubestore.core.log import logger
 from tubestore.errors import InvalidMessage, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _EXCEPTION_SECONDS, _FLOW_CONTROL_SECONDS, _PAUSE_SECONDS = 3.0, 0.05, 1.0
 _MOVED_SECONDS, _AGAIN_SECONDS, _LOCK_AGAIN_SECONDS = 10.0, 5.0, 0.1
 _LATE_LEVEL = 3

@@ -12,7 +12,6 @@ long commits nothing for a queue that another member has taken.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -23,9 +22,10 @@ from rocketcompat.broker.process_queue import ProcessQueue
 from rocketcompat.broker.pulling import Subscription
 from rocketcompat.broker.tables import checked_topic
 from rocketcompat.record.properties import RETRY_PREFIX
+from tubestore.core.log import logger
 from tubestore.errors import UnknownTopic
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 #: Where a group begins that has committed nothing: behind the last message, at the first one, or at
 #: the first one stored at a time.

@@ -13,7 +13,6 @@ All calls are thread-safe: each table has one lock, which no call holds while it
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -34,9 +33,10 @@ from rocketcompat.record.properties import (
     SCHEDULE_TOPIC,
 )
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import InvalidName, ReadOnlyStore, TopicExists, UnknownTopic
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 #: A topic's `perm` is a sum of these.
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4

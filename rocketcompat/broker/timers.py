@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from collections.abc import Callable
 from copy import copy
 
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import StoreClosed, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _JOIN_SECONDS = 60.0
 
 

@@ -16,7 +16,6 @@ other offsets.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,9 +39,10 @@ from rocketcompat.record.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT,
 )
+from tubestore.core.log import logger
 from tubestore.errors import CorruptRecord, InvalidMessage
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
 PROPERTY_PREPARED, PROPERTY_GROUP = "TRAN_MSG", "PGROUP"
 PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"

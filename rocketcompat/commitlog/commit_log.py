@@ -18,7 +18,6 @@ taken, never the other way round.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,10 +43,11 @@ from tubestore.clock import Clock
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreBusy, TubeStoreError, again
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class CommitLog:

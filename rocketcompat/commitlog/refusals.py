@@ -7,13 +7,13 @@ Guards: none; the puts hold the log's put lock. A failed sync sets `failed` and 
 from __future__ import annotations
 
 import copy
-import logging
 from typing import NoReturn
 
 from rocketcompat.files.mapped_file import LeftOver, WriteLeft, has_no_room
+from tubestore.core.log import logger
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError, again
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class Refusals:

@@ -17,7 +17,6 @@ Guards: `_dispatch_lock` is held by the thread that dispatches (the service's, o
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,9 +31,10 @@ from rocketcompat.dispatch.protocols import Receiver
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import StoreFailed, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 #: A batch that found no room on the disk, or no sound read, is tried again after so long.
 _RETRY_SECONDS = 1.0
 _JOIN_SECONDS = 60.0

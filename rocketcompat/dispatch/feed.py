@@ -12,7 +12,6 @@ Guards: none; the caller holds the dispatcher's lock.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,9 +25,10 @@ from rocketcompat.commitlog.walk import Gap, Piece, find_record, gap_of, walk
 from rocketcompat.messages import DispatchBatch, ReadyBatches
 from rocketcompat.record.columns import RecordColumns
 from tubestore.core.kernels import Int64s
+from tubestore.core.log import logger
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class LogFeed:

@@ -14,7 +14,6 @@ Always true:
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -31,11 +30,12 @@ from rocketcompat.files.broker_config import (
     check_config,
 )
 from rocketcompat.ha.frames import CONFIG_REQUEST, CONFIG_SIZE_MAX, FRAME_HEADER, REPORT
+from tubestore.core.log import logger
 from tubestore.core.state_file import parse_json
 from tubestore.errors import TubeStoreError
 from tubestore.values import whole_number
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 FORMAT = 1
 #: Files that refer to no place in the log, and those that do.
 TABLES = (TOPICS_FILE, SUBSCRIPTION_GROUP_FILE)

@@ -21,7 +21,6 @@ Guards: `_lock` guards the status; the store is used by the one thread that foll
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import ssl
@@ -40,6 +39,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.reader import check_wait
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     CorruptRecord,
@@ -50,7 +50,7 @@ from tubestore.errors import (
 )
 from tubestore.values import checked_seconds
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 Acknowledge = Literal["no", "page_cache", "fsync"]
 #: Bytes that are received at a time.
 _RECEIVE_BYTES = 1 << 20

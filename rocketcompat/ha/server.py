@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterable
@@ -44,10 +43,11 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock, SystemClock
+from tubestore.core.log import logger
 from tubestore.errors import InvalidMessage, TubeStoreError, refused_call
 from tubestore.values import checked_seconds
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 #: Peers that may connect by default: this machine.
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 CONNECTIONS_MAX = 16

@@ -18,7 +18,6 @@ changed, so a search takes it as it is. Syncs run outside the lock.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,13 +34,14 @@ from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
 from tubestore.core.kernels import Int64s
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, TubeStoreError
 
 T = TypeVar("T")
 _NAME_FORMAT = "%Y%m%d%H%M%S"
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def index_file_name(now_ms: int, last: str | None) -> str:

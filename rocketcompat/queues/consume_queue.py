@@ -19,7 +19,6 @@ One thread puts; any thread may read. Opening is lazy: `_open_lock` guards it.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -41,13 +40,14 @@ from rocketcompat.queues.units import (
 )
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 
 _SIZE = CQ_UNIT.size
 #: A search for one unit reads so many at a time.
 _SEARCHED_UNITS = 1024
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class ConsumeQueue:

@@ -13,7 +13,6 @@ of those that were written since the last sync.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -32,12 +31,13 @@ from rocketcompat.queues.extension import ConsumeQueueExt
 from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
 
 Q = TypeVar("Q", ConsumeQueue, BatchConsumeQueue)
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class QueueTable(ABC, Generic[Q]):

@@ -14,7 +14,6 @@ Guards: as for `Follower`; the dispatcher's lock.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os.path import basename
@@ -31,6 +30,7 @@ from rocketcompat.record.columns import RecordColumns as LogColumns
 from rocketcompat.record.properties import LMQ_PREFIX
 from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.paths import join
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
@@ -54,7 +54,7 @@ from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
 from tubestore.store.topic_shards import TopicShards
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 #: Removed segments stay readable for so long, for readers that began before.
 TRASH_GRACE = "10m"
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,6 @@ next run deletes.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -27,9 +26,10 @@ from rocketcompat.store.cleaning import (
 )
 from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import DiskFull
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 #: RocketMQ's figures: the first run, and how many runs a request by hand is good for.
 FIRST_RUN_SECONDS = 60.0
 MANUAL_RUNS = 20

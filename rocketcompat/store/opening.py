@@ -8,7 +8,6 @@ Always true:
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,12 +45,13 @@ from rocketcompat.store.puts import PutPath
 from rocketcompat.store.recovery import RecoverResult, keep_numbers, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store.structures import INDEX, structures
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import make_directory
 from tubestore.core.vfs import LOST_LOCK
 from tubestore.errors import NotAStore, StoreFailed, TubeStoreError, again
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

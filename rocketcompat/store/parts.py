@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,13 +34,14 @@ from rocketcompat.store.structures import (
     structures,
 )
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import files_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _STEP_BYTES = 1 << 20
 F = TypeVar("F", bound=Follower)
 

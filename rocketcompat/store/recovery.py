@@ -32,7 +32,6 @@ Always true: every step may be repeated; a crash in the middle, then recovery, g
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,10 +63,11 @@ from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.queues.table import ConsumeQueueTable
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, failed_write
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _NO_OFFSET = (1 << 63) - 1
 
 

@@ -19,7 +19,6 @@ Guards: `_lock` is held by the thread that delivers, and guards the offsets.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -37,9 +36,10 @@ from rocketcompat.record.properties import (
 )
 from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 #: The levels are checked as often as RocketMQ checks them.
 _INTERVAL_SECONDS = 0.1
 FIRST_SECONDS = 1.0

@@ -5,14 +5,14 @@ What goes wrong in a round is a problem of the store, never a thread that is sil
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from copy import copy
 
+from tubestore.core.log import logger
 from tubestore.errors import StoreFailed, TubeStoreError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _JOIN_SECONDS = 60.0
 
 

@@ -6,8 +6,6 @@ import copy
 import errno
 import os
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -155,16 +153,6 @@ def test_a_note_on_one_raise_does_not_come_with_the_next() -> None:
 def test_every_error_is_a_name_of_the_package() -> None:
     for example in EXAMPLES:
         assert getattr(tubestore, type(example).__name__) is type(example)
-
-
-def test_the_packages_log_nothing_where_no_logging_is_configured() -> None:
-    code = (
-        "import logging, tubestore, rocketcompat\n"
-        "for name in ('tubestore.shard.durable_files', 'rocketcompat.store.flush'):\n"
-        "    logging.getLogger(name).error('trouble')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
 
 
 def test_an_offset_that_is_not_there_names_where_to_go_on() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os.path import dirname
@@ -12,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from tubestore.clock import Clock, Time, checked_time_ms
+from tubestore.core.log import logger
 from tubestore.core.paths import join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
@@ -39,7 +39,7 @@ from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.reading import positions as places
 from tubestore.reading.view import ShardView
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 #: What a group is called while it is removed.
 DELETED = ".deleted"

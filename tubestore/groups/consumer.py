@@ -10,7 +10,6 @@ Guards: `_lock` lets one call of the consumer run at a time; `_waiter` has a loc
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from tubestore.clock import Clock, Time, checked_time_ms
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.errors import (
     InvalidMessage,
     MemberFenced,
@@ -49,7 +49,7 @@ from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns
 from tubestore.values import LONG_MAX, checked_seconds, checked_whole
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 #: A waiting consumer looks this often whether its group has changed.
 GROUP_SECONDS = 0.1

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import re
 import struct
 import threading
@@ -37,6 +36,7 @@ from contextlib import contextmanager, suppress
 import xxhash
 
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.trees import sync_names
@@ -54,7 +54,7 @@ from tubestore.groups.positions import Positions
 from tubestore.groups.positions_log import PositionsLog
 from tubestore.record.names import GROUPS_DIRECTORY
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LOCK_FILE = "lock"
 MEMBERS_FILE = "members.json"

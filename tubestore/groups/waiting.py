@@ -10,19 +10,19 @@ change there the journal is read once, and only the calls for shards that it cha
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from tubestore.core.log import logger
 from tubestore.core.vfs import Vfs, VfsWatch
 from tubestore.journal.ring_reading import is_ring_file
 from tubestore.journal.root_journal import JournalPart
 from tubestore.shard.reader import ShardReader
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 #: How often the callers look again where nothing reports a change.
 LOOK_SECONDS = 0.02
 _SLEEP_SECONDS = 3600.0

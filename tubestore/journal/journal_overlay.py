@@ -9,7 +9,6 @@ Guards: `_lock` guards what was read; parts never change.
 
 from __future__ import annotations
 
-import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tubestore.core.log import logger
 from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord
@@ -26,7 +26,7 @@ from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
 from tubestore.journal.root_journal import JournalPart, LeftJournal, joined_parts, read_journal
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: Parts of the ring up to this size are merged.
 _MERGED_BYTES_MAX = 1 << 20

@@ -13,7 +13,6 @@ comes before any lock of a shard. Only its holder lends a shard's end; any threa
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -24,6 +23,7 @@ import numpy as np
 from tubestore.clock import Clock
 from tubestore.core import kernels
 from tubestore.core.group_commit import GroupCommit
+from tubestore.core.log import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
@@ -35,7 +35,7 @@ from tubestore.options import DURABILITIES, Durability, StoreOptions
 from tubestore.record.layouts import JOURNAL_PART
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: Above this many bytes a shard, two writes each cost less than copying everything once more.
 _SLICE_BYTES_MAX = 16 << 10

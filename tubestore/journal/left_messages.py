@@ -9,15 +9,15 @@ their topic.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.errors import TubeStoreError
 from tubestore.journal.chosen_shards import JournalledShard
 from tubestore.journal.root_journal import JournalPart
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 #: How long the background opens shards before it lets other tasks go on.
 _TURN_SECONDS = 0.05
 

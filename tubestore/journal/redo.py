@@ -9,7 +9,6 @@ directory: it stays, and is a problem.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core import kernels
+from tubestore.core.log import logger
 from tubestore.errors import CorruptRecord
 from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
 from tubestore.record.layouts import record_size
@@ -24,7 +24,7 @@ from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, entry_of, inspect
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.segment import FileSegment
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 
 

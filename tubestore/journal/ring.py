@@ -26,13 +26,13 @@ before all locks of shards.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsMap
 from tubestore.errors import StoreFailed, TubeStoreError
@@ -50,7 +50,7 @@ from tubestore.journal.ring_frames import (
 from tubestore.journal.ring_reading import ring_paths
 from tubestore.record.names import RING_PREFIX
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _SEGMENT_BYTES_MAX = 8 << 20
 #: A segment's file until it has its whole size.
 _TEMPORARY = "ring.tmp"

@@ -24,7 +24,6 @@ another process may use a segment again meanwhile: its START is read again after
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core import kernels
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs, VfsFile
@@ -59,7 +59,7 @@ from tubestore.record.names import RING_PREFIX, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, records_of
 from tubestore.record.state_files import has_ring, parse_identity, read_topics
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: What a reader that goes on reads at once.
 _SHORT_BYTES = 64 << 10

@@ -40,7 +40,6 @@ frames are in the order of offsets.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Sequence
 from os.path import dirname
 from typing import Any, NamedTuple
@@ -49,6 +48,7 @@ import numpy as np
 import xxhash
 
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import CorruptRecord
@@ -62,7 +62,7 @@ from tubestore.record.layouts import (
 from tubestore.record.names import JOURNAL_FILE, JOURNALLED_FILE, parse_store_key
 from tubestore.record.records import lost_entry
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: Read at a time when a frame is looked for.
 _SEARCHED_BYTES = 1 << 20

@@ -27,7 +27,6 @@ they name other entries, the file is misplaced. It is kept as damage until `repa
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core.layout import Buffer
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore
@@ -66,7 +66,7 @@ from tubestore.segments.listing import list_files
 from tubestore.segments.reconcile import SetAside
 from tubestore.segments.segment import FileSegment
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 #: How many records of a suspected file are compared with its entries.
 _SAMPLE = 32
 

@@ -26,7 +26,6 @@ from which recovery starts again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from os.path import dirname
@@ -35,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from tubestore.core import kernels
+from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
 from tubestore.record.evidence import count_expired, is_lost, judge
@@ -61,7 +61,7 @@ from tubestore.segments.file_store import Damage, MsgFileStore, locate
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 
 

@@ -6,12 +6,12 @@ done in `reconcile.py`.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tubestore.core.log import logger
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import MISPLACED, Checkpoint
@@ -36,7 +36,7 @@ from tubestore.segments.reconcile import (
 )
 from tubestore.segments.segment import FileSegment
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 def recover(files: MsgFileStore, own: Checkpoint | None) -> RecoverReport:

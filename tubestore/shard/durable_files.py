@@ -19,7 +19,6 @@ rolls go one at a time through the group commit.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.core.group_commit import GroupCommit
+from tubestore.core.log import logger
 from tubestore.errors import (
     DiskFull,
     StoreClosed,
@@ -45,7 +45,7 @@ from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
 from tubestore.shard.statistics import ShardCounters
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 #: How old a checkpoint is at least before the background writes the next.
 _CHECKPOINT_SECONDS = 0.2

@@ -22,7 +22,6 @@ without a call in between. A flush that was ended goes on at the next one.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -31,6 +30,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.errors import (
     DiskFull,
@@ -73,7 +73,7 @@ from tubestore.shard.mem_store import MsgMemStore
 from tubestore.shard.statistics import ShardCounters
 from tubestore.shard.write_buffer import WriteBuffer
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 _T = TypeVar("_T")
 #: A buffer that filled faster than this is written by the thread that filled it.

@@ -13,11 +13,11 @@ Entries of expired data at the front are left alone, as a writer leaves them.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
 
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.errors import CorruptRecord
 from tubestore.record.evidence import count_expired
@@ -29,7 +29,7 @@ from tubestore.segments.file_store import MsgFileStore
 from tubestore.segments.listing import list_files
 from tubestore.segments.shard_bytes import ShardBytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 _SINCE = "as after a power cut; readers show more once the store has been opened for writing"
 

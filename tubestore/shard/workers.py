@@ -9,17 +9,17 @@ thread at a time.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from tubestore.core.log import logger
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.shard.message_store import MessageStore
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 MAINTENANCE_INTERVAL_S = 0.5
 #: How long the first of the syncs that are asked for waits for others.

@@ -15,7 +15,6 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import (
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import disk_of
@@ -69,7 +69,7 @@ from tubestore.store.directory import StoreDirectory
 from tubestore.store.topics import saved_settings
 from tubestore.values import moment_text
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 #: Entries that are read at a time.
 CHUNK_ENTRIES = 32_768
 #: What opening the files of a portion costs, in bytes that could be read in that time.

@@ -14,7 +14,6 @@ Where each of its files can be:
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from os.path import dirname
 
+from tubestore.core.log import logger
 from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore
@@ -30,7 +30,7 @@ from tubestore.staging.behind import is_free, put_behind
 from tubestore.staging.commit_records import CommitRecords, JobRecords, R
 from tubestore.staging.job_files import CommitRecord, Move, staging_directory
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, KeysView, Mapping
@@ -42,6 +41,7 @@ from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.group_commit import GroupCommit
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, take_lock
@@ -72,7 +72,7 @@ from tubestore.record.state_files import (
 )
 from tubestore.segments.listing import lost_state
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 T = TypeVar("T")
 #: Bytes that `shards.log` may have beyond twice those that it needs.
 _REGISTER_SLACK = 1 << 16

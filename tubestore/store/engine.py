@@ -16,7 +16,6 @@ Lock order: the topics' lock before any of a shard's (decisions.md D11).
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import warnings
@@ -25,6 +24,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from tubestore.clock import Clock
+from tubestore.core.log import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import LOST_LOCK, OsVfs, Vfs
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
@@ -44,7 +44,7 @@ from tubestore.store.topic import Topic
 from tubestore.store.topic_shards import TopicShards
 from tubestore.store.topics import Topics
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 

@@ -8,7 +8,6 @@ Guards: `_lock` lets one pass run at a time. A shard's own locks come below it.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from tubestore.core import trash
+from tubestore.core.log import logger
 from tubestore.core.paths import join
 from tubestore.errors import (
     InvalidMessage,
@@ -41,7 +41,7 @@ from tubestore.store.retention import RetentionBounds, SegmentRow, ShardPlan, ke
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, Size, age_ms, checked_whole, size_bytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 #: The first pass in the background comes this long after the opening, at the latest.
 FIRST_PASS_MS = 10_000

@@ -5,7 +5,6 @@ Each method hands its call to the part of the engine that does it (`engine.py`).
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tubestore.clock import Clock, SystemClock, Time
+from tubestore.core.log import logger
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import absolute_root, disk_of, local_root
 from tubestore.errors import InvalidMessage, TubeStoreError, documented
@@ -37,7 +37,7 @@ from tubestore.store.topic_reads import checked_settings
 from tubestore.store.topics import TopicDescription
 from tubestore.values import Age, Keep, Size, age_ms, checked_texts, checked_whole, size_bytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class MessageStoreManager(Mapping[str, Topic]):

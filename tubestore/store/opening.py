@@ -12,12 +12,12 @@ are taken. `_keeping` guards the copy of the journal in quarantine.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
+from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.state_file import BadState
@@ -37,7 +37,7 @@ from tubestore.shard.workers import Workers
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.context import Context
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Shard = MessageStore | ShardReader
 

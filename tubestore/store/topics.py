@@ -14,12 +14,12 @@ Guards: `lock`, the store's own, guards the topics and their settings file.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tubestore.core import trash
+from tubestore.core.log import logger
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
@@ -54,7 +54,7 @@ from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_shards import TopicShards
 from tubestore.values import Age, Keep, Size, age_ms, checked_texts, size_bytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class KnownTopics(NamedTuple):

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.commands import main
-from bench.run import RESULTS
 from bench.report.costs import Question
-from bench.report.markdown import summary
-from bench.report.page import load
 from tests.bench.report.cells import CONSTANTS, seconds_of, write
-from tests.support import REPOSITORY
-
-OURS = RESULTS / "layouts-quiet.jsonl"
 
 
 def test_the_short_table_has_a_row_a_job_and_a_column_a_layout(
@@ -31,12 +25,3 @@ def test_the_short_table_has_a_row_a_job_and_a_column_a_layout(
     assert found == ["append one by one, 10 partitions", *(f"{one:.0f}" for one in wanted), ""]
     many = next(row for row in rows if row.startswith("| … 10,000 topics |"))
     assert many.endswith("| – |"), "a cell that was tried and left out"
-
-
-def test_the_readme_has_the_table_of_the_recorded_run() -> None:
-    assert summary(load(OURS)) in (REPOSITORY / "README.md").read_text()
-
-
-def test_without_a_file_the_recorded_run_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", "--partitions", "1000", "--results", str(OURS)]) == 0
-    assert "By layouts-quiet.jsonl:" in capsys.readouterr().out

@@ -65,11 +65,11 @@ def test_a_renamed_keyword_is_taken_by_its_former_name_with_a_warning() -> None:
 #: What an import may load: these modules of Python with what they load, and our own.
 LOADED = {
     "tubestore": (
-        "__future__ copy errno functools importlib.machinery logging typing warnings",
+        "__future__ copy errno functools importlib.machinery typing warnings",
         "tubestore tubestore.core tubestore.core.doors tubestore.core.old_paths tubestore.errors",
     ),
     "rocketcompat": (
-        "__future__ copy errno functools importlib.machinery logging typing warnings",
+        "__future__ copy errno functools importlib.machinery typing warnings",
         "rocketcompat rocketcompat.old_paths tubestore tubestore.core tubestore.core.doors"
         " tubestore.core.old_paths tubestore.errors",
     ),
