@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
         two.add_argument(f"--{name}", type=kind, action="append", help=f"{text}; repeatable")
     three = _add(commands, "report", "an HTML page and Markdown of a run", _report)
     three.add_argument("results", nargs="?", type=Path, metavar="FILE",
-                       help="of `run`; default: your last one, else ours, in bench/results")  # fmt: skip
+                       help="of `run`; default: your last one, else the recorded one")  # fmt: skip
     three.add_argument("--summary", action="store_true",
                        help="print the README's table and write nothing")  # fmt: skip
     three.add_argument("--html", type=Path, metavar="FILE", help="default: beside the results")
