@@ -8,6 +8,7 @@ import pytest
 
 from bench.commands import main
 from bench.report.costs import Question
+from bench.report.page import number
 from tests.bench.report.cells import CONSTANTS, seconds_of, write
 
 
@@ -22,6 +23,6 @@ def test_the_short_table_has_a_row_a_job_and_a_column_a_layout(
     asked = Question(1, 10, 1024, messages=200_000)
     wanted = [1e-3 / seconds_of(name, "append", asked) for name in CONSTANTS]
     found = [value.strip() for value in rows[0].split("|")][1:-1]
-    assert found == ["append one by one, 10 partitions", *(f"{one:.0f}" for one in wanted), ""]
+    assert found == ["append one by one, 10 partitions", *map(number, wanted), ""]
     many = next(row for row in rows if row.startswith("| … 10,000 topics |"))
     assert many.endswith("| – |"), "a cell that was tried and left out"
