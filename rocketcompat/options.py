@@ -89,10 +89,125 @@ _LEAST = {
 class MessageStoreConfig:
     """How a store is laid out and run; make a changed copy with `changed`.
 
-    RocketMQ's options keep their names and meaning. Added are `compat` (the version to write as
-    where versions differ), `recovery` ("upstream" cuts the log at the first bad
-    record as RocketMQ does; "tubestore" never cuts good data), `layouts` (which
-    structures the dispatcher feeds), `tube_options` (of the shards) and the dispatcher's bounds.
+    RocketMQ's options keep their names, in snake_case, their meaning and the defaults of 4.9.8.
+    Sizes are bytes or texts ("1GB"), times ms where nothing else is named. *Added* are options
+    that RocketMQ does not have. For a store that is there, `rocketcompat.open` takes sizes of
+    files that are left at their defaults from its files.
+
+    Files of the log:
+
+    - `mapped_file_size_commit_log`: size of a file.
+    - `store_path_commit_log`: the directory of the files, or several, separated by commas, which
+      get files in turn; relative ones are below the root. "": `commitlog` below the root.
+    - `read_only_commit_log_store_paths`: directories with files of the log in which no new ones are
+      made, such as full disks.
+    - `multi_path_splitter`: what separates paths; RocketMQ has it as a property of its process.
+    - `write_without_mmap`: False writes the log's files through maps, as RocketMQ does.
+    - `warm_maped_file_enable`: with maps, every page of a new file is touched before it is used.
+    - `flush_least_pages_when_warm_maped_file`: pages that are touched between two syncs of such a
+      file, with SYNC_FLUSH.
+
+    Queues and index:
+
+    - `mapped_file_size_consume_queue`: size of a queue's file, rounded up to whole units.
+    - `enable_consume_queue_ext`: units get an extension: tags code, store time, bits of filters.
+    - `mapped_file_size_consume_queue_ext`: size of a file of extensions.
+    - `batch_topics`: added: topics with queues of inner batches, besides those that the store's
+      own configuration names.
+    - `mapper_file_size_batch_consume_queue`: size of a file of such a queue.
+    - `message_index_enable`: False keeps no index.
+    - `max_hash_slot_num`, `max_index_num`: slots and items of an index file.
+
+    Puts:
+
+    - `flush_disk_type`: "SYNC_FLUSH": a put returns when its message is on stable storage;
+      "ASYNC_FLUSH": when it is in the page cache.
+    - `sync_flush_timeout`: how long a put waits for its sync.
+    - `max_message_size`: bytes of the largest body; a record may have 64 KiB more.
+    - `max_topic_length`: UTF-8 bytes of a topic's name. More than 127 (records of version 2)
+      with `compat="5.3.3"` only, and 255 at most.
+    - `auto_message_version_on_topic_len`: False refuses topics that need version 2.
+    - `enabled_append_prop_crc`: writes 5.3.3's checksum of the whole record.
+    - `os_page_cache_busy_time_out_mills`: a put is refused while another one has been writing for
+      longer.
+    - `store_host`: added: the broker's address and port in messages that name none; clients find it
+      in message ids.
+
+    Flushes in the background:
+
+    - `flush_interval_commit_log`, `flush_commit_log_least_pages`: how often dirty pages of the log
+      are counted, and how many are synced.
+    - `flush_interval_consume_queue`, `flush_consume_queue_least_pages`: the same for each queue.
+    - `flush_commit_log_thorough_interval`, `flush_consume_queue_thorough_interval`: how often all
+      is synced, whatever its size. A value above 10,000 changes nothing: everything is synced
+      with the marks every 10 s.
+    - `transient_store_pool_enable`: puts go to memory first, and to the page cache in few large
+      writes; with ASYNC_FLUSH only. They are acknowledged from memory, as in RocketMQ: a kill
+      loses what was not committed.
+    - `transient_store_pool_size`: buffers of the pool; each has the size of a file of the log.
+    - `commit_interval_commit_log`, `commit_commit_log_least_pages`,
+      `commit_commit_log_thorough_interval`: when the pool's content goes to the page cache.
+
+    Reads:
+
+    - `access_message_in_memory_max_ratio`: percent of the machine's memory; so much of the end of
+      the log counts as being in memory.
+    - `max_transfer_bytes_on_message_in_memory`, `max_transfer_count_on_message_in_memory`: bytes
+      and messages of a pull from there, at most.
+    - `max_transfer_bytes_on_message_in_disk`, `max_transfer_count_on_message_in_disk`: the same for
+      older messages.
+    - `default_query_max_num`, `max_msgs_num_batch`: messages of a query by key that names no
+      number, and of any.
+
+    Copies and delays of a message:
+
+    - `enable_multi_dispatch`: the property INNER_MULTI_DISPATCH gives a message units in further
+      queues.
+    - `enable_lmq`, `max_lmq_consume_queue_num`: also in queues of %LMQ%, and how many.
+    - `message_delay_level`: the delays of level 1, 2, …
+    - `enable_schedule_message`: a store with background threads delivers delayed messages.
+    - `flush_delay_offset_interval`: how often the progress of the levels is written.
+
+    Removal of old files:
+
+    - `delete_when`: hours of the day in which files are deleted, separated by ";".
+    - `file_reserved_time`: hours for which a file is kept after its last change.
+    - `disk_max_used_space_ratio`: percent of the disk above which expired files go at any hour.
+    - `disk_space_clean_forcibly_ratio`, `clean_file_forcibly_enable`: percent above which files go
+      whatever their age; False: never.
+    - `disk_space_warning_level_ratio`: percent above which puts are refused.
+    - `clean_resource_interval`, `delete_file_batch_max`: time between two rounds, and files of one.
+
+    Recovery:
+
+    - `recovery`: added: "upstream" cuts the log at the first bad record, as RocketMQ does;
+      "tubestore" never cuts sound data.
+    - `check_crc_on_recover`: compares the checksums of bodies.
+    - `force_verify_prop_crc`: compares 5.3.3's checksums of whole records.
+    - `accept_lost_log`: added: opens a store for writing that lacks its log or the last files of
+      it, which is refused else: a new log begins, or the log goes on behind what is left. What
+      queues, index and shards had of the rest goes to `.tubestore/quarantine` below the root.
+
+    The rest is added:
+
+    - `compat`: the version to write as, where versions differ.
+    - `layouts`: the structures that are built from the log. Shards ("tube") are a second copy of
+      every body: a store has them when they are asked for, and from then on.
+    - `tube_options`: a `tubestore.StoreOptions` for the shards. Their durability, journal and
+      largest payload follow from the log.
+    - `dispatch_linger`: puts that come one after the other are handed to the structures together,
+      as late as this; one after a pause at once.
+    - `dispatch_batch_bytes_max`: bytes of the log that are handed over together.
+    - `dispatch_inline_bytes`: a put that finds so many bytes waiting hands them over itself. 0: the
+      dispatcher's thread does it all.
+    - `wait_dispatched_timeout`: how long `flush` and `wait_dispatched` wait for the structures.
+
+    What follows from them:
+
+    - `record_size_max`: bytes of the largest record: RocketMQ's limit, and what a file can hold.
+    - `topic_size_max`: UTF-8 bytes of the longest topic.
+    - `delay_levels_ms`: the delays in ms.
+    - `unknown`: names in a broker's file that are no option here (`from_file`).
 
     >>> config = MessageStoreConfig(flush_disk_type="SYNC_FLUSH")
     >>> config.changed(mapped_file_size_commit_log=1 << 20).mapped_file_size_commit_log
@@ -100,18 +215,12 @@ class MessageStoreConfig:
     """
 
     mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
-    #: The directory of the log's files, or several, separated by commas, which get files in turn;
-    #: relative ones are below the root.
     store_path_commit_log: str = ""
-    #: Directories of the log's files in which no new ones are made, such as full disks.
     read_only_commit_log_store_paths: str = ""
-    #: What separates the paths; RocketMQ has it as a property of its process.
     multi_path_splitter: str = ","
     mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
-    #: Added: topics with queues of inner batches, besides those that the store's own configuration
-    #: names (`record/batches.py`); and RocketMQ's size of such a queue's files.
     batch_topics: frozenset[str] = frozenset()
     mapper_file_size_batch_consume_queue: int = BATCH_CONSUME_QUEUE_FILE_SIZE
     max_hash_slot_num: int = HASH_SLOTS
@@ -120,30 +229,22 @@ class MessageStoreConfig:
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     flush_interval_commit_log: int = 500
     flush_commit_log_least_pages: int = 4
-    #: Everything is synced with the marks every 10 s: a longer interval, here or of the queues,
-    #: changes nothing.
     flush_commit_log_thorough_interval: int = 10_000
     flush_interval_consume_queue: int = 1000
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
     sync_flush_timeout: int = 5000
-    #: False: RocketMQ's way, the log's files are written through maps (`mmap_file.py`); and whether
-    #: every page of a new one is touched before it is used.
     write_without_mmap: bool = True
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
-    #: Puts go to memory first, and to the page cache in few large writes (`transient_pool.py`).
-    #: They are acknowledged from memory, as RocketMQ does: a kill loses what was not committed.
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
     commit_interval_commit_log: int = 200
     commit_commit_log_least_pages: int = 4
     commit_commit_log_thorough_interval: int = 200
     max_message_size: int = MESSAGE_SIZE_MAX
-    #: UTF-8 bytes. Longer than 127 (V2 records) only as 5.3.3, and 255 at most.
     max_topic_length: int = TOPIC_SIZE_MAX
     auto_message_version_on_topic_len: bool = True
-    #: 5.3.3's checksum over the whole record, written; and asked for in a recovery.
     enabled_append_prop_crc: bool = False
     force_verify_prop_crc: bool = False
     check_crc_on_recover: bool = True
@@ -154,7 +255,6 @@ class MessageStoreConfig:
     access_message_in_memory_max_ratio: int = 40
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
-    #: True if INNER_MULTI_DISPATCH gives a message units in further queues, %LMQ% ones too.
     enable_multi_dispatch: bool = False
     enable_lmq: bool = False
     max_lmq_consume_queue_num: int = 20_000
@@ -169,39 +269,20 @@ class MessageStoreConfig:
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: int = 10_000
     delete_file_batch_max: int = 10
-    # Added.
-    #: Open a store for writing without its log, or without the log's last files, which is refused
-    #: else: a new log begins, or the log goes on behind what is left. What queues, index and shards
-    #: had of the rest goes to `.tubestore/quarantine` below the root.
     accept_lost_log: bool = False
     compat: Literal["4.9.8", "5.3.3"] = "4.9.8"
     recovery: Literal["tubestore", "upstream"] = "tubestore"
-    #: The structures that are built from the log. Shards ("tube") have a second copy of every body:
-    #: a store has them when they are asked for, and from then on.
     layouts: frozenset[str] = KEPT
-    #: Settings of the shards' store: sizes of files and buffers, times of syncs. Their durability,
-    #: journal and largest payload follow from the log.
     tube_options: StoreOptions | None = None
-    #: The broker's address and port in messages that name none; clients find it in message ids.
     store_host: str = "127.0.0.1:10911"
     dispatch_batch_bytes_max: int = 8 << 20
-    #: A put that finds this much waiting for dispatch does it itself, so that two threads do
-    #: not fight for the interpreter; 0 leaves it all to the dispatcher's thread.
     dispatch_inline_bytes: int = 2 << 20
-    #: ms after which the dispatcher looks again at the earliest, so that puts that come one after
-    #: the other are handed over together. A put after a pause is handed over at once.
     dispatch_linger: int = 20
-    #: ms that `flush` and `wait_dispatched` wait for queues, index and shards.
     wait_dispatched_timeout: int = 5000
-    #: True if a store with background threads delivers delayed messages that are due.
     enable_schedule_message: bool = True
-    #: Names in a broker's file that are no option here (`from_file`).
     unknown: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
-    #: Bytes of the largest record that is taken: RocketMQ's limit, and what a file can hold.
     record_size_max: int = field(init=False, repr=False, default=0)
-    #: UTF-8 bytes of the longest topic that is taken.
     topic_size_max: int = field(init=False, repr=False, default=0)
-    #: The delay of level 1, 2, … in ms.
     delay_levels_ms: tuple[int, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -71,6 +72,17 @@ def test_help_stands_alone(package: ModuleType) -> None:
         if name and (name == "§" or name.endswith(".py") or _is_inside(name))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "options", [tubestore.StoreOptions, tubestore.TopicOptions, rocketcompat.MessageStoreConfig]
+)
+def test_help_explains_each_setting_once_and_no_other(options: type) -> None:
+    """The docstring is what `help` and the reference show; a line may explain several settings."""
+    entry = r"^- ((?:`\w+`,\s+)*`\w+`): (?:\S+\s+){2}\S"
+    found = re.findall(entry, inspect.getdoc(options) or "", re.MULTILINE)
+    named = [name for names in found for name in re.findall(r"\w+", names)]
+    assert sorted(named) == sorted(field.name for field in fields(options))
 
 
 def _is_inside(name: str) -> bool:

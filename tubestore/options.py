@@ -50,7 +50,56 @@ def _in_unit(name: str, value: Any) -> Any:
 class StoreOptions:
     """Settings of one process's use of a store, as `tubestore.open` takes them; none is on disk.
 
-    Sizes may be texts ("1GB"), times of `…_ms` texts ("10s") or timedeltas.
+    Sizes are bytes or texts ("1GB"), times of `…_ms` milliseconds, texts ("10s") or timedeltas.
+
+    Messages:
+
+    - `durability`: the level of appends that name none: "memory", "page_cache" or "fsync".
+    - `on_damage`: "isolate" shows damaged messages as rows with a state; "raise" raises
+      CorruptRecord.
+    - `payload_size_max`: bytes of the largest body together with its attributes.
+    - `key_attribute`: the name of an attribute that gets the key of each append; the format itself
+      keeps no keys. None: keys are not kept.
+
+    Files:
+
+    - `segment_size_bytes`: a data file ends with the write that brings it to this size.
+    - `index_segment_size_bytes`: the same for index files.
+
+    Buffers:
+
+    - `mem_store_size_bytes`, `mem_store_messages`: a shard has two buffers. One that has this
+      many bytes of records, or this many messages, is full and is written to the files.
+    - `mem_flush_interval_ms`: a buffer of this age is written in any case.
+    - `memory_bound_bytes`: bytes of all buffers of the store together.
+    - `append_timeout_ms`: how long an append waits for room in the buffers before it raises
+      StoreBusy.
+    - `flush_workers`: threads that write full buffers.
+
+    Syncs in the background, of a shard:
+
+    - `sync_after_messages`: after this many messages in its files that are not synced,
+    - `sync_after_bytes`: or this many bytes of them (0: whatever their size),
+    - `sync_after_ms`: or this long after the last sync. Messages at `page_cache` are lost by a
+      power cut only from the last sync on.
+
+    Journals of the root, for messages whose shards' files are written later:
+
+    - `ring_journal`: single messages above `memory` go to the ring journal. False: each is two
+      small writes to its shard's files.
+    - `ring_size_bytes`: size of the ring; it has four segments or more, of 8 MiB at most.
+    - `journal_shards_min`: a batch over this many shards or more, small in each, is one write to
+      the other journal.
+    - `journal_size_bytes`: size at which that journal is emptied into the shards. 0: there is none.
+    - `journal_flush_ms`: age at which it is emptied, unless it fills up within seconds anyway.
+      Readers of this package see what is in the journals; `dump` and TubeMQ see the files alone.
+
+    Removal:
+
+    - `retention_interval_ms`: time between two looks for files that retention removes.
+    - `trash_grace_ms`: how long a removed file stays in the trash, for readers that have it open.
+    - `staging_grace_ms`: time without a write after which the background removes what a job
+      staged and did not publish.
 
     >>> StoreOptions(durability="fsync", sync_after_ms=1000).durability
     'fsync'
@@ -61,46 +110,26 @@ class StoreOptions:
 
     durability: Durability = "page_cache"
     on_damage: OnDamage = "isolate"
-    #: A data segment is sealed by the write that brings it to this many bytes.
     segment_size_bytes: int = 1 << 30
-    #: An index segment likewise.
     index_segment_size_bytes: int = 700_000 * ENTRY_SIZE
-    #: One of a shard's two buffers takes this many bytes of records …
     mem_store_size_bytes: int = 1_572_864
-    #: … or this many messages, whichever comes first …
     mem_store_messages: int = 5120
-    #: … and is flushed at this age.
     mem_flush_interval_ms: int = 20_000
-    #: Background sync after this many messages, bytes (0: off) or ms since the last one.
     sync_after_messages: int = 1000
     sync_after_bytes: int = 0
     sync_after_ms: int = 10_000
-    #: All buffers of the store together (D8).
     memory_bound_bytes: int = 256 << 20
-    #: A batch over at least this many shards, small in each, is one write to the root's journal …
     journal_shards_min: int = 8
-    #: … which is emptied into the shards when it has this many bytes; 0: there is none.
     journal_size_bytes: int = 128 << 20
-    #: How old a message in the journal may be before it is written to its shard, unless the
-    #: journal fills so fast that it is emptied within some seconds in any case. tubestore's
-    #: readers need not wait for it; `dump` and TubeMQ, which read a shard's files alone, do.
     journal_flush_ms: int = 5000
-    #: Single messages above `memory` are a frame in the root's ring journal, and their buffers are
-    #: written in large pieces, as at `memory`; else each is two small writes.
     ring_journal: bool = True
-    #: The ring has so many bytes at most; its segments are a quarter of that, up to 8 MiB each.
     ring_size_bytes: int = 128 << 20
     flush_workers: int = 2
-    #: How long an append waits when both buffers are full before it raises StoreBusy.
     append_timeout_ms: int = 5000
     payload_size_max: int = DEFAULT_PAYLOAD_SIZE_MAX
-    #: An attribute of this name gets the key of each append; the format itself keeps no keys.
     key_attribute: str | None = None
-    #: How often the background looks for what retention lets go, as TubeMQ does …
     retention_interval_ms: int = 180_000
-    #: … and how long what was removed waits in the trash, as between TubeMQ's mark and deletion.
     trash_grace_ms: int = 120_000
-    #: How long nothing is written to what a job has staged before the background removes it.
     staging_grace_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
@@ -138,19 +167,21 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """Settings of a topic; kept in `<root>/.tubestore/topics.json`."""
+    """Settings of a topic; kept in `<root>/.tubestore/topics.json`.
 
-    #: Partitions in each of the topic's stores, 1 … 10,000; may only rise.
+    - `partitions`: partitions in each of the topic's stores, 1 to 10,000; may only rise.
+    - `stores`: stores (shards) of the topic, 1 to 10,000; may only rise.
+    - `routing`: how a key chooses its partition; recorded so that it stays the same for ever.
+    - `max_age_ms`: retention removes messages that are older. None: none by age.
+    - `max_bytes`: retention removes the oldest while the topic's files are larger. None: no bound.
+    - `id`: distinguishes a topic from a deleted one of the same name; 0: not known.
+    """
+
     partitions: int = 1
-    #: Stores (shards) of the topic; may only rise.
     stores: int = 1
-    #: How a key chooses its partition; recorded so that it stays the same for ever.
     routing: str = "xxh3_64"
-    #: Retention: messages older than this go; None: by age none do.
     max_age_ms: int | None = None
-    #: Retention: the oldest go while all files of the topic have more bytes; None: no bound.
     max_bytes: int | None = None
-    #: Distinguishes a topic from a deleted one of the same name; 0: not known.
     id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
