@@ -214,6 +214,8 @@ class Results:
 
     def __init__(self, path: Path, head: dict[str, Any], *, resume: bool) -> None:
         self.path = path
+        #: Of the code that measures what is added.
+        self.commit = head.get("commit")
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = path.exists() and resume
         self.done = set[str]()
@@ -255,9 +257,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _compatible(found: list[dict[str, Any]], head: dict[str, Any]) -> None:
-    """Refuse to go on with results of another machine, commit or amount."""
+    """Refuse to go on with results of another machine or amount."""
     earlier = found[0] if found else {}
-    for name in ("commit", "processor", "cores", "python", "scale", "payload"):
+    for name in ("processor", "cores", "python", "scale", "payload"):
         if earlier.get(name) != head.get(name):
             raise Unavailable(
                 f"these results cannot go on: their {name} is {earlier.get(name)!r}, "
@@ -289,6 +291,7 @@ def run(
         row = {
             "kind": "block",
             "label": block.label,
+            "commit": results.commit,
             "before": before.as_dict(),
             "after": after.as_dict(),
             "disturbed": sorted(

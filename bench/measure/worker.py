@@ -6,6 +6,7 @@ beyond a limit is killed without the others.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -23,6 +24,11 @@ from bench.workloads.sizes import Size
 from bench.workloads.works import Work
 
 FEWEST = 200
+#: A run appends so many messages to each place, up to so many in all: a run begins with an empty
+#: store, and with few messages the making of files would be all that it measures.
+_EACH_PLACE, _EACH_PLACE_MOST = 20, 400_000
+#: Descriptors that a contender may have, where that is allowed.
+_FILES = 1 << 17
 #: Calls that are timed one by one, at most; throughput is measured without that.
 TIMED_CALLS = 20_000
 
@@ -53,6 +59,7 @@ def lacking(contender: Any, work: Work, size: Size) -> str | None:
 def serve(pipe: Connection, task: Task) -> None:
     """Answer requests until there is none: the process of a worker."""
     logging.disable(logging.WARNING)
+    _allow_files()
     try:
         with ExitStack() as stack:
             worker = Worker(task)
@@ -70,7 +77,23 @@ def serve(pipe: Connection, task: Task) -> None:
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
-        pipe.send({"left_out": f"{type(error).__name__}: {error} ({place})"})
+        pipe.send({"left_out": f"{type(error).__name__}: {in_a_line(str(error))} ({place})"})
+
+
+def _allow_files() -> None:
+    """Allow as many descriptors as can be: RocketMQ needs one a queue. Root may raise the limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, max(most, _FILES)))
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def in_a_line(text: str) -> str:
+    """Return the first line of an error, and of a driver's output the exception that it names."""
+    first, *rest = text.splitlines() or [""]
+    cause = next((line.strip() for line in rest if "Exception" in line), "")
+    return f"{first}: {cause}" if cause else first
 
 
 @dataclass
@@ -110,8 +133,6 @@ class Worker:
         task = self._task
         if reason := lacking(task.contender, task.work, task.size):
             raise Unavailable(reason)
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         task.place.mkdir(parents=True)
         stack.enter_context(self._case.stack)
         start = task.contender.drivers[task.work.name] if self._drives else None
@@ -123,7 +144,10 @@ class Worker:
             return self._count
         warm = runner(max(FEWEST, self._count // 10))
         possible = int(warm.messages / warm.seconds * task.seconds)
-        self._count = min(self._count, max(FEWEST, possible))
+        least = FEWEST
+        if task.work.writes:
+            least = max(least, min(_EACH_PLACE * task.size.places, _EACH_PLACE_MOST))
+        self._count = min(self._count, max(least, possible))
         return self._count
 
     def once(self, messages: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +166,15 @@ def _seconds(report: Report, work: str) -> list[Series]:
     ]
 
 
+def _commits(report: Report) -> str:
+    """Return which code was measured: a run may have gone on with a later one."""
+    names = [block.get("commit") or report.head["commit"] or "–" for block in report.blocks]
+    counts = Counter(names) or {report.head["commit"] or "–": 0}
+    if len(counts) == 1:
+        return f"Commit {next(iter(counts))}"
+    return "Commits " + ", ".join(f"{name} ({count} blocks)" for name, count in counts.items())
+
+
 def works_of(report: Report) -> list[tuple[str, str, list[Cell]]]:
     """Return (name, question, cells) of each kind of work."""
     found: dict[str, list[Cell]] = {}
@@ -199,7 +209,7 @@ def about(report: Report) -> list[str]:
     found = [
         f"{head['processor']}, {head['cores']} cores, {head['memory_gb']} GB, {head['system']}, "
         f"Python {head['python']}, {versions}.",
-        f"Commit {head['commit'] or '–'}, {head['time']}, amount: {head['scale']}; file systems: "
+        f"{_commits(report)}, {head['time']}, amount: {head['scale']}; file systems: "
         f"{', '.join(sorted({cell['file_system'] for cell in report.cells}))}.",
     ]
     busy = [block["label"] for block in report.blocks if block["disturbed"]]

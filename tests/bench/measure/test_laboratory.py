@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from bench.comparison import compare
 from bench.layouts.capabilities import Unavailable
+from bench.layouts.registry import contender
 from bench.measure import system
 from bench.measure.calibration import Calibration, disturbed
 from bench.measure.laboratory import PLANS, Plan, Results, plan_with, read, run, run_block
+from bench.measure.worker import Task, Worker, in_a_line
 from bench.workloads.sizes import Size
 from bench.workloads.works import BY_NAME, Block
 from tests.bench.own_layouts import Lists
@@ -154,11 +157,9 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
     blocks = [Block(BY_NAME["append"], Size(topics=n), ("lmdb",)) for n in (1, 2, 3)]
     path = tmp_path / "results.jsonl"
 
-    def go(resume: bool) -> None:
-        run(
-            blocks, "tiny", TEXT, lambda block: tmp_path, Results(path, HEAD, resume=resume),
-            lambda *_: None, PLANS["tiny"],
-        )  # fmt: skip
+    def go(resume: bool, commit: str = "c") -> None:
+        results = Results(path, HEAD | {"commit": commit}, resume=resume)
+        run(blocks, "tiny", TEXT, lambda block: tmp_path, results, lambda *_: None, PLANS["tiny"])
 
     interrupted = True
     with pytest.raises(KeyboardInterrupt):
@@ -166,11 +167,26 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
     with path.open("a") as file:
         file.write('{"kind": "run", "torn')
     interrupted = False
-    go(resume=True)
+    go(resume=True, commit="d")
     assert ran == [block.label for block in blocks]
-    assert [row["kind"] for row in read(path)] == ["laboratory", *["run", "block"] * 3]
-    with pytest.raises(Unavailable, match="their commit is 'c', and here it is 'd'"):
-        Results(path, HEAD | {"commit": "d"}, resume=True)
+    rows = read(path)
+    assert [row["kind"] for row in rows] == ["laboratory", *["run", "block"] * 3]
+    assert [row["commit"] for row in rows if row["kind"] == "block"] == ["c", "c", "d"]
+    with pytest.raises(Unavailable, match="their cores is 2, and here it is 3"):
+        Results(path, HEAD | {"cores": 3}, resume=True)
+
+
+def test_the_output_of_a_driver_that_failed_is_one_line() -> None:
+    text = "Driver put: exit 1\n\tat a.B\nWARN no\nx.IOException: no (Too many open files)\n\tat d"
+    assert in_a_line(text) == "Driver put: exit 1: x.IOException: no (Too many open files)"
+    assert in_a_line("one line") == "one line"
+
+
+def test_a_run_over_many_places_appends_several_messages_to_each(tmp_path: Path) -> None:
+    size = Size(topics=40, partitions=10).with_messages(50_000)
+    with ExitStack() as stack:
+        task = Task(contender("lmdb"), BY_NAME["append"], size, tmp_path / "at", TEXT, 1e-6)
+        assert Worker(task).start(stack) == 20 * 400
 
 
 def test_a_damaged_line_in_the_middle_of_results_is_named(tmp_path: Path) -> None:
