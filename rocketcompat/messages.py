@@ -105,7 +105,7 @@ class Message:
     store_host: str | None = None
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    #: Above 0 the message is delivered later, by `messageDelayLevel` (see `schedule.py`). Below 0
+    #: Above 0 the message is delivered later, by `messageDelayLevel`. Below 0
     #: (`NOT_DELAYED`) it is stored as it is, also with a DELAY among its properties.
     delay_level: int = 0
 

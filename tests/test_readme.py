@@ -16,6 +16,7 @@ import pytest
 
 import rocketcompat
 import tubestore
+from tests.pages import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -140,6 +141,16 @@ def test_every_path_that_a_page_names_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
     for named in re.findall(r"`((?:tubestore|rocketcompat|tests|bench)/[\w/.]*)`", text):
         assert (ROOT / named).exists(), named
+
+
+def test_every_page_that_the_code_names_is_in_the_repository() -> None:
+    """A reader of a comment has the repository, and no notes beside it."""
+    pages = {Path(page).name for page in PAGES}
+    for folder in ("tubestore", "rocketcompat", "bench", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path != ROOT / "tests/test_pages.py":  # it makes pages
+                named = {*re.findall(r"[\w-]+\.md\b", path.read_text())}
+                assert named <= pages, path
 
 
 def test_the_engine_has_at_most_eight_files_beside_its_rooms() -> None:

@@ -21,7 +21,7 @@ BANNED = re.compile(
         who | whom | whose | whoever | somebody | nobody | anybody | everybody | theirs | ours
         | vouch\w* | believ\w* | tell | tells | telling | told | say | says | saying | said
         | speak\w* | spoken | honest\w* | the\ real\ one | look(?:s|ed|ing)?\ at
-        | spec\ § | stand | stands | standing | stood | knows
+        | spec\ (?:§|trap) | stand | stands | standing | stood | knows
     )\b(?!-)""",
     re.IGNORECASE | re.VERBOSE,
 )

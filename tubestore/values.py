@@ -27,7 +27,7 @@ Size = int | str
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
 _BEFORE_NOW = re.compile(r"-?(\d+)(ms|s|m|h|d)")
-#: TubeMQ's delete policy (tubemq-store.md 5.1): without a unit it means hours.
+#: TubeMQ's delete policy: without a unit it means hours.
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
 _SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}

@@ -65,8 +65,8 @@ def convert(
 ) -> None:
     """Append a log's messages to a tube root, or the other way round.
 
-    All or none, once for ever by --job-id; queues become partitions and back. A store that is made
-    takes -o mappedFileSizeCommitLog=… and its like.
+    All or none, and one time only for each --job-id. Queues become partitions and back. A store
+    that is made takes -o mappedFileSizeCommitLog=… and its like.
     """
     from rocketcompat.spark.jobs import to_log as tube_jobs
     from rocketcompat.spark.jobs import to_shards as jobs

@@ -30,7 +30,7 @@ Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """How many slots and items a file has; no file contains it (spec trap 14)."""
+    """How many slots and items a file has; no file contains it."""
 
     slots: int = HASH_SLOTS
     items: int = INDEX_ITEMS

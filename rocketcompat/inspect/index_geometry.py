@@ -1,6 +1,6 @@
 """How many slots and items an index file has: given, or proven by its content.
 
-The numbers are not in the file, and a wrong guess misreads every item (spec trap 14). But each item
+The numbers are not in the file, and a wrong guess misreads every item. But each item
 is in the chain of slot `hash % slots`, and the header has the offsets of the first and the last
 item: only the right number of slots makes all of that fit.
 """

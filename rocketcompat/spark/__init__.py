@@ -127,7 +127,7 @@ def write_stream(
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that appends to a RocketMQ store, each micro-batch once for ever.
+    """Start a query that appends to a RocketMQ store, each micro-batch one time only.
 
     As `tubestore.spark.write_stream`.
     """

@@ -200,7 +200,7 @@ class DefaultMessageStore(StoreReader):
         threads: int | None = None,
         query: str | None = None,
     ) -> LogPublishResult:
-        """Put staged records behind the log, all or none, at most once for ever.
+        """Put staged records behind the log, all or none, and at most once.
 
         `staged`: the descriptions by the `StagedLogWriter`s of its tasks, in the order in which
         records shall follow each other. `threads` place large jobs (by default one a core). `query`

@@ -1,7 +1,7 @@
 """Stores that the real RocketMQ wrote, opened by ours; and its records, written again by ours.
 
-Where the real one's answer is a defect (``oracle-rocketmq.md``), ours is compared with the
-log instead: every sound record stands in its queue at its own queue offset, exactly once.
+Where the real one's answer is a defect, ours is compared with the log instead: every sound record
+stands in its queue at its own queue offset, exactly once.
 """
 
 from __future__ import annotations

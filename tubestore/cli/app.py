@@ -370,7 +370,7 @@ def recover(
 def publish(
     root: RootArgument,
     job_id: Annotated[
-        str, typer.Argument(metavar="JOB", help="The job's id: published once, for ever.")
+        str, typer.Argument(metavar="JOB", help="The job's id; it is published once.")
     ],
     files: Annotated[
         list[str] | None,

@@ -6,7 +6,7 @@ failure can have one too. Our readers and TubeMQ's may take turns on a position.
 
 Different from TubeMQ, on purpose: all entries are examined and not every second call's half; a
 read crosses files; nothing is hidden for its size or passed over twice for its time; files need not
-be synced to be read at level 1 (tubemq-store.md 6.4, 12: 9, 15, 19).
+be synced to be read at level 1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Source: TubeMQ `Message.java`, `SimpleMessageProducer.encodePayload`. The prefix is an int32
 length and the text in UTF-8. The flag's bit 0 is set exactly when there is a prefix: TubeMQ
 sets it for a blank attribute too, without a prefix, and its readers then take four bytes
-of the body for a length (tubemq-store.md 2.7).
+of the body for a length.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The walk through data and index of a shard that makes them match.
 
-TubeMQ does none of this (tubemq-store.md 12, weaknesses 4, 6, 7): verify the data, re-index records
+TubeMQ does none of this: verify the data, re-index records
 that lost their entries, cut entries that lost their records. Rules (decisions.md D7):
 
 | found at the expected place                   | done                                        |

@@ -2,7 +2,7 @@
 
 Times: when messages were received, as the extremes of each block of entries. They are given before
 the lock that gives offsets, and callers may give their own, so they are not in order. A search that
-takes them for sorted may return anything (tubemq-store.md 7.5: it throws, or returns -1). Here the
+takes them for sorted may return anything (TubeMQ throws, or returns -1). Here the
 first block that has a maximum at or above a time is the one where the running maximum reaches it:
 nothing before it was received as late, whatever the order inside.
 

@@ -189,7 +189,7 @@ def write_stream(
     trigger: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that appends a streaming DataFrame to a store, each micro-batch once for ever.
+    """Start a query that appends a streaming DataFrame to a store, each micro-batch one time only.
 
     End to end exactly once needs a source that can be replayed, and the same `checkpoint`.
     `trigger` as of `DataStreamWriter.trigger`: {"availableNow": True}, {"processingTime": "1s"}.

@@ -451,7 +451,7 @@ class MessageStoreManager(Mapping[str, Topic]):
         threads: int | None = None,
         query: str | None = None,
     ) -> PublishResult:
-        """Make the files of a job part of the store, in one atomic step, at most once for ever.
+        """Make the files of a job part of the store, in one atomic step, and at most once.
 
         `staged`: the descriptions by the `tubestore.staging.StagedWriter`s of its tasks, in the
         order in which messages shall follow each other. `create_topics`: topics that are missing or

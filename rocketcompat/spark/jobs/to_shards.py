@@ -104,8 +104,8 @@ def convert(
 ) -> Published:
     """Append the messages of a log that `options` (those of `read`) choose to a tube root.
 
-    All of them or none, once for ever by `job_id`. Partitions are the queues; a message's id is
-    its physical offset. What a broker keeps from consumers (half messages) is left out.
+    All of them or none, one time only for each `job_id`. Partitions are the queues; a message's id
+    is its physical offset. What a broker keeps from consumers (half messages) is left out.
     """
     job, made = plan_convert(root, out, job_id, options)
     return stage_and_publish(spark, job, made.splits, job.load, job.job_id, watch)

@@ -1,4 +1,4 @@
-"""TubeMQ's constants and hashes, as tubemq-store.md gives them (seen with the real classes)."""
+"""TubeMQ's constants and hashes, as the real classes have them."""
 
 from __future__ import annotations
 

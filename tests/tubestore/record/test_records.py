@@ -37,7 +37,7 @@ positions = st.integers(0, 1 << 40)
 
 
 def test_the_bytes_are_those_of_the_real_classes() -> None:
-    """tubemq-store.md 2.2: seen with the real classes; only the msgId differs from run to run."""
+    """Seen with the real classes; only the msgId differs from run to run."""
     prefix = encode_prefix("tid1", 1_704_067_200_000, {"k": "v"})
     rows = [
         make_row(b"hello", 0, report_address=address_to_int("10.0.0.1"), msg_id=0x0102030405060708),

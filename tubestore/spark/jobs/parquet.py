@@ -254,7 +254,7 @@ def import_parquet(
     watch: Watch = silent,
     **options: str,
 ) -> Published:
-    """Append the rows of Parquet files to a store, all or none, once for ever by `job_id`.
+    """Append the rows of Parquet files to a store, all or none, one time only for each `job_id`.
 
     Columns and `options` as those of `write`.
     """

@@ -144,7 +144,7 @@ class StoreWriter(DataSourceArrowWriter):
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
-    """Appends micro-batches, each once for ever: a batch is named by its query and its number."""
+    """Appends micro-batches, each one time only: a batch is named by its query and its number."""
 
     def __init__(self, load: AnyLoad, application: str | None) -> None:
         self.load, self.application = load, application
