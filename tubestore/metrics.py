@@ -125,8 +125,8 @@ class Collector:
             row["group_lag"] += each.lag or 0
             row["group_partitions"] += 1
             row["group_partitions_held"] += each.member is not None
-            if each.waiting_since is not None:
-                age = max(0, now - each.waiting_since) / 1000
+            if each.waiting_since_ms is not None:
+                age = max(0, now - each.waiting_since_ms) / 1000
                 row["group_age_seconds"] = max(row["group_age_seconds"], age)
         return list(rows.values())
 

@@ -37,11 +37,11 @@ Topics = Annotated[
 
 _GROUPS = (
     Column("group"), Column("strategy"), Column("members", "int32"), Column("partitions", "int32"),
-    Column("lag", "int64"), Column("committed", "int64"), Column("problems", "int32"),
+    Column("lag", "int64"), Column("committed", "ms"), Column("problems", "int32"),
 )  # fmt: skip
 _PARTITIONS = (
     Column("topic"), Column("partition", "int32"), Column("member"), Column("position", "int64"),
-    Column("end", "int64"), Column("lag", "int64"), Column("waiting_since", "int64"),
+    Column("end", "int64"), Column("lag", "int64"), Column("waiting_since", "ms"),
 )  # fmt: skip
 _MEMBERS = (
     Column("id"), Column("topics"), Column("partitions", "int32"), Column("session_ms", "int64"),
@@ -51,7 +51,7 @@ _MOVED = (
     Column("topic"), Column("partition", "int32"), Column("before", "int64"),
     Column("after", "int64"),
 )  # fmt: skip
-_EXPIRED = (Column("name"), Column("used_ms", "int64"), Column("positions", "int64"))
+_EXPIRED = (Column("name"), Column("used_ms", "ms"), Column("positions", "int64"))
 _LINES = (Format.TEXT, Format.JSONL, Format.CSV)
 
 
@@ -80,7 +80,7 @@ def list_(how: How, root: RootArgument) -> None:
                 "members": len(each.members),
                 "partitions": sum(row.position is not None for row in each.partitions),
                 "lag": sum(row.lag or 0 for row in each.partitions),
-                "committed": _time(each.committed_ms or None, output.format),
+                "committed": each.committed_ms or None,
                 "problems": len(each.problems),
             }
             for each in found
@@ -107,7 +107,7 @@ def show(
         else:
             partitions = [asdict(row) for row in found.partitions]
             for row in partitions:
-                row["waiting_since"] = _time(row["waiting_since"], output.format)
+                row["waiting_since"] = row.pop("waiting_since_ms")
             emit_rows(partitions, _PARTITIONS, output)
 
 
@@ -200,8 +200,6 @@ def expire(
     age = given_age(after)
     with _reading(root) as store, printing(**how) as output:
         found = [asdict(each) for each in store.expire_groups(age, dry_run=not apply)]
-        for row in found:
-            row["used_ms"] = _time(row["used_ms"], output.format)
         emit_rows(found, _EXPIRED, output)
         note(f"{len(found)} groups " + ("deleted" if apply else "would be deleted"))
 
@@ -308,10 +306,6 @@ def _reading(root: str) -> Any:
 
     check_root(root, disk_of(root))
     return tubestore.open(root, mode="r")
-
-
-def _time(ms: int | None, format: Format) -> Any:
-    return time_text(ms) if ms is not None and format is Format.TEXT else ms
 
 
 def _consume(root: str, wanted: Consumed, *, out: str | None, **how: Any) -> None:

@@ -191,7 +191,10 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
         pa.large_binary(): "bytes",
         pa.map_(pa.string(), pa.string()): "map",
     }
-    return tuple(Column(field.name, kinds[field.type]) for field in schema)
+    return tuple(
+        Column(field.name, "ms" if field.name == "received_time" else kinds[field.type])
+        for field in schema
+    )
 
 
 def has_writer(root: str) -> bool:

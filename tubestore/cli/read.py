@@ -29,7 +29,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("store_id", "int32"),
     Column("partition", "int32"),
     Column("offset", "int64"),
-    Column("received_time", "int64"),
+    Column("received_time", "ms"),
     Column("filter_item"),
     Column("key_code", "int32"),
     Column("attributes", "map"),

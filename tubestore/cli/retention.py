@@ -14,7 +14,7 @@ from tubestore.cli.opening import open_existing
 from tubestore.disks.roots import disk_of
 from tubestore.segments.listing import check_root
 from tubestore.store.retention import SegmentRow
-from tubestore.values import age_text, moment_text, parse_size, size_text
+from tubestore.values import age_text, parse_size, size_text
 
 COLUMNS = (
     Column("topic"),
@@ -22,10 +22,10 @@ COLUMNS = (
     Column("stream"),
     Column("start", "int64"),
     Column("bytes", "int64"),
-    Column("first_time", "int64"),
-    Column("last_time", "int64"),
+    Column("first_time", "ms"),
+    Column("last_time", "ms"),
     Column("verdict"),
-    Column("due", "int64"),
+    Column("due", "ms"),
     Column("reason", "line"),
     Column("path", "line"),
 )
@@ -67,7 +67,7 @@ def retention(
         text = output.format is Format.TEXT
         columns = tuple(c for c in COLUMNS if not text or c.name not in _NOT_IN_TEXT)
         if rows or not text:
-            emit_rows(map(_as_text if text else asdict, rows), columns, output)
+            emit_rows(map(_printed, rows), columns, output)
         freed = store.empty_trash(grace) if apply and grace is not None else 0
         _note_removals(rows, apply, freed, store.options.trash_grace_ms)
 
@@ -79,13 +79,9 @@ def _open(root: str, topic: str | None, apply: bool) -> tubestore.MessageStoreMa
     return tubestore.open(root, mode="r")
 
 
-def _as_text(row: SegmentRow) -> dict[str, Any]:
-    """Return a row with times that people read."""
-    shown = asdict(row)
-    for name in ("first_time", "last_time", "due"):
-        if shown[name] is not None:
-            shown[name] = moment_text(shown[name])
-    return shown
+def _printed(row: SegmentRow) -> dict[str, Any]:
+    """Return a row by the names of its columns, which are without a unit."""
+    return {name.removesuffix("_ms"): value for name, value in asdict(row).items()}
 
 
 def _note_removals(rows: list[SegmentRow], apply: bool, freed: int, grace_ms: int) -> None:

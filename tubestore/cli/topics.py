@@ -21,9 +21,9 @@ COLUMNS = (
     Column("stores", "int32"),
     Column("shards", "int32"),
     Column("entries", "int64"),
-    Column("data_bytes", "int64"),
-    Column("max_age", "int64"),
-    Column("max_bytes", "int64"),
+    Column("data_bytes", "size"),
+    Column("max_age", "age"),
+    Column("max_bytes", "size"),
 )
 #: Takes a bound away.
 NONE = "none"

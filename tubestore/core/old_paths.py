@@ -1,4 +1,4 @@
-"""Former names of modules and keywords: they work for one release, with a warning."""
+"""Former names of modules, keywords and attributes: they work for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
@@ -180,6 +180,26 @@ def keep(package: str, moved: str) -> None:
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
+
+
+class FormerName:
+    """The former name of an attribute: it has the value of the new one, with a warning.
+
+    Used in a class body: `due = FormerName("due_ms")`.
+    """
+
+    def __init__(self, new: str) -> None:
+        self._new, self._name = new, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{owner.__name__}.{name}"
+
+    def __get__(self, holder: object, owner: type | None = None) -> Any:
+        if holder is None:
+            return self
+        text = f"{self._name} is named {self._new}; the next release drops the former name"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(holder, self._new)
 
 
 def renamed_keyword(

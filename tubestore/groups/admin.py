@@ -12,6 +12,7 @@ import numpy as np
 
 from tubestore.clock import Clock, Time, checked_time_ms
 from tubestore.core.log import logger
+from tubestore.core.old_paths import FormerName
 from tubestore.core.paths import join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
@@ -63,7 +64,7 @@ class GroupMemberRow:
 class GroupPartition:
     """A partition of a group's topics; no `position` and no `lag` before the first commit.
 
-    `waiting_since`: when its first message behind the position was received, ms; None without one.
+    `waiting_since_ms`: when its first message behind the position was received; None without one.
     """
 
     topic: str
@@ -72,7 +73,8 @@ class GroupPartition:
     position: int | None
     end: int
     lag: int | None
-    waiting_since: int | None
+    waiting_since_ms: int | None
+    waiting_since = FormerName("waiting_since_ms")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.core.old_paths import FormerName
 from tubestore.core.vfs import Vfs
 from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in
@@ -45,22 +46,27 @@ class RetentionBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """The verdict on one segment; times in ms since the epoch, None without messages."""
+    """The verdict on one segment; times in ms since the epoch, None without messages.
+
+    `stream`: "data" or "index"; `verdict`: "goes" or "stays"; `due_ms`: when its age lets it go,
+    None without a bound on the age.
+    """
 
     topic: str
     store_id: int
-    #: "data" or "index".
     stream: str
     path: str
     start: int
     bytes: int
-    first_time: int | None
-    last_time: int | None
-    #: "goes" or "stays".
+    first_time_ms: int | None
+    last_time_ms: int | None
     verdict: str
     reason: str
-    #: When its age lets it go; None without a bound on the age.
-    due: int | None
+    due_ms: int | None
+    #: Their former names.
+    first_time = FormerName("first_time_ms")
+    last_time = FormerName("last_time_ms")
+    due = FormerName("due_ms")
 
 
 class Times(NamedTuple):

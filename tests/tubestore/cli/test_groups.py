@@ -10,6 +10,7 @@ import pytest
 import tubestore
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
+from tubestore.cli.kit.text import time_text
 
 
 @pytest.fixture
@@ -79,6 +80,20 @@ def test_groups_are_listed_with_their_lag(cli: Cli, root: Path) -> None:
         assert refused.code == 2
         assert "living members: me" in refused.err
         assert "living members: me" in cli("groups", "delete", root, "g", "--yes").err
+
+
+def test_times_of_groups_are_shown_to_people_and_numbers_for_programs(cli: Cli, root: Path) -> None:
+    consumed(cli, root, "t", "--group", "g", "-n", 8)
+    (group,) = cli.json("groups", "list", root)
+    committed = time_text(group["committed"])
+    assert committed in cli("groups", "list", root).out.decode()
+    rows = cli.json("groups", "show", root, "g")
+    waiting = sorted(row.pop("waiting_since") for row in rows)
+    assert waiting == [1_700_000_000_000 + number for number in range(8, 12)]
+    assert "waiting_since_ms" not in rows[0]
+    assert "2023-11-14T22:13:20.008Z" in cli("groups", "show", root, "g").out.decode()
+    (gone,) = cli.json("groups", "expire", root, "--after", "0s")
+    assert time_text(gone["used_ms"]) in cli("groups", "expire", root, "--after", "0s").out.decode()
 
 
 def test_reset_shows_what_would_change_and_changes_it_with_apply(cli: Cli, root: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import tubestore
 from tests.support.tube_cli import Cli, Result
 from tests.support.tube_cli import cli as cli
 from tests.support.tube_cli import root as root
@@ -46,6 +47,19 @@ def test_an_empty_read_and_an_empty_dump_are_done(cli: Cli, root: Path, tmp_path
     assert cli("read", tmp_path / "new", "t", "-f", "jsonl") == Result(0, b"", "")
     (tmp_path / "empty").mkdir()
     assert cli("dump", tmp_path / "empty", "-f", "jsonl") == Result(0, b"", "")
+
+
+@pytest.mark.parametrize("command", ["read", "dump"])
+def test_the_time_of_a_message_is_shown_to_people_and_a_number_for_programs(
+    cli: Cli, tmp_path: Path, command: str
+) -> None:
+    with tubestore.open(tmp_path / "s") as store:
+        store.create_topic("t").append(b"x", received_time=1_700_000_000_123)
+    words = [command, tmp_path / "s", *(["t"] if command == "read" else [])]
+    assert "  2023-11-14T22:13:20.123Z  " in cli(*words).out.decode()
+    (row,) = cli.json(*words)
+    assert row["received_time"] == 1_700_000_000_123
+    assert b",1700000000123," in cli(*words, "-f", "csv").out
 
 
 def test_times_bound_a_read(cli: Cli, tmp_path: Path) -> None:

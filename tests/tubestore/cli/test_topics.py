@@ -10,6 +10,7 @@ import pytest
 from tests.support.tube_cli import Cli, bodies_in
 from tests.support.tube_cli import cli as cli
 from tests.tubestore.cli.conftest import DAY
+from tubestore.values import size_text
 
 
 # -- topics ----------------------------------------------------------------------------------
@@ -26,6 +27,11 @@ def test_topics_lists_settings_and_sizes(cli: Cli, aged: Path) -> None:
         {"topic": "t", "partitions": 4, "stores": 1, "shards": 1, "entries": 100,
          "data_bytes": size, "max_age": None, "max_bytes": None},
     ]  # fmt: skip
+    head, *lines = [line.split("  ") for line in cli("topics", aged).out.decode().splitlines()]
+    shown = [[cell.strip() for cell in line if cell] for line in lines]
+    assert shown[0] == ["other", "3", "2", "0", "0", "0 B", "7d", "10 GiB"]
+    assert shown[1][-3:] == [size_text(size), "-", "-"]
+    assert "max_age" in "".join(head)
 
 
 def test_change_changes_what_is_given(cli: Cli, aged: Path) -> None:

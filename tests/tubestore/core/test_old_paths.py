@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from rocketcompat.old_paths import LAYER
-from tubestore.core.old_paths import ENGINE, renamed_keyword
+from tubestore.core.old_paths import ENGINE, FormerName, renamed_keyword
 
 MOVED = [
     (f"{package}.{line.split()[0]}", f"{package}.{line.split()[1]}")
@@ -60,6 +61,19 @@ def test_a_renamed_keyword_is_taken_by_its_former_name_with_a_warning() -> None:
         assert run("s", told="bar") == ("s", "bar")  # type: ignore[call-arg]
     assert run("s", watch="bar") == ("s", "bar")
     assert run("s") == ("s", "none")
+
+
+def test_a_renamed_attribute_is_read_by_its_former_name_with_a_warning() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Row:
+        due_ms: int
+        due = FormerName("due_ms")
+
+    row = Row(due_ms=5)
+    with pytest.warns(DeprecationWarning, match="Row.due is named due_ms") as found:
+        assert row.due == 5
+    assert found[0].filename == __file__
+    assert asdict(row) == {"due_ms": 5}
 
 
 #: What an import may load: these modules of Python with what they load, and our own.

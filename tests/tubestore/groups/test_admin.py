@@ -172,3 +172,11 @@ def test_a_commit_by_hand_is_refused_as_a_whole(store: Store) -> None:
         consumer.poll(1)
         with pytest.raises(InvalidMessage, match="living members: a"):
             store.commit_group("g", {("t", 0): 28})
+
+
+def test_the_time_of_the_first_unread_message_has_its_unit_in_its_name(store: Store) -> None:
+    consume(store, 5)
+    waiting = [row.waiting_since_ms for row in store.describe_group("g").partitions]
+    assert waiting == [1006, 1005]
+    with pytest.warns(DeprecationWarning, match="waiting_since is named waiting_since_ms"):
+        assert [r.waiting_since for r in store.describe_group("g").partitions] == waiting

@@ -31,7 +31,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.text import Column, Row, write_object_text, write_text
+from tubestore.cli.kit.text import INT64_KINDS, Column, Row, write_object_text, write_text
 
 #: Rows of one Arrow batch.
 _BATCH_ROWS = 10_000
@@ -241,7 +241,7 @@ def _plain(row: Row, columns: Sequence[Column], output: Output) -> dict[str, Any
             plain[column.name] = [v and _plain(v, column.columns, output) for v in value]
         elif column.kind == "row":
             plain[column.name] = _plain(value, column.columns, output)
-        elif as_text and column.kind in ("int64", "ms"):
+        elif as_text and column.kind in INT64_KINDS:
             plain[column.name] = str(value)
         elif as_text and column.kind == "int64s":
             plain[column.name] = [v if v is None else str(v) for v in value]
@@ -311,9 +311,8 @@ def _arrow_type(column: Column) -> Any:
         return struct if column.kind == "row" else pa.list_(struct)
     return {
         "int32": pa.int32(),
-        "int64": pa.int64(),
         "int64s": pa.list_(pa.int64()),
-        "ms": pa.int64(),
+        **dict.fromkeys(INT64_KINDS, pa.int64()),
         "text": pa.string(),
         "line": pa.string(),
         "bytes": pa.large_binary(),

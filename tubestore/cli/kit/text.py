@@ -16,6 +16,7 @@ from shutil import get_terminal_size
 from typing import Any, Literal
 
 from tubestore.cli.kit.errors import printable
+from tubestore.values import age_text, size_text
 
 #: Rows that set the widths of the columns.
 _TEXT_WINDOW = 100
@@ -25,16 +26,20 @@ _BODY_SHOWN = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = Mapping[str, Any]
-Kind = Literal["int32", "int64", "int64s", "ms", "text", "line", "bytes", "map", "row", "rows"]
+Kind = Literal[
+    "int32", "int64", "int64s", "ms", "age", "size", "text", "line", "bytes", "map", "row", "rows"
+]
+#: Kinds that are 64-bit integers for programs.
+INT64_KINDS = ("int64", "ms", "age", "size")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One field of a row: its name and its kind; "rows" and "row" have columns of their own.
 
-    "int64s" is a list of int64 with nulls allowed, "ms" a time in ms since the epoch, which
-    people are shown in UTC, "map" a dict of texts or null, "line" a text that is shown whole,
-    however long it is.
+    "int64s" is a list of int64 with nulls allowed, "map" a dict of texts or null, "line" a text
+    that is shown whole, however long it is. Programs get a number of these, and people a text:
+    "ms", a time in ms since the epoch, in UTC; "age", ms; "size", bytes.
     """
 
     name: str
@@ -59,7 +64,7 @@ def write_text(rows: Iterable[Row], columns: Sequence[Column]) -> None:
             for name, cell in zip(names, cells, strict=True):
                 print(f"{name.ljust(margin)}  {cell}")
         return
-    right = [c.kind in ("int32", "int64", "ms") for c in columns]
+    right = [c.kind in ("int32", *INT64_KINDS) for c in columns]
     print(bold(_line(names, widths, right)))
     for cells in window:
         print(_line(cells, widths, right))
@@ -81,8 +86,8 @@ def _cell(value: Any, kind: Kind = "text") -> str:
     whole = kind == "line"
     if value is None:
         return "-"
-    if kind == "ms":
-        return time_text(value)
+    if kind in _TEXTS:
+        return _TEXTS[kind](value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     elif isinstance(value, Mapping):
@@ -110,6 +115,13 @@ def time_text(ms: int) -> str:
     except OverflowError:
         return str(ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_TEXTS: Mapping[Kind, Callable[[int], str]] = {
+    "ms": time_text,
+    "age": age_text,
+    "size": size_text,
+}
 
 
 def write_object_text(value: Row, columns: Sequence[Column], indent: str = "") -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.tube_cli import Cli
 from tests.support.tube_cli import cli as cli
+from tubestore.cli.kit.output import Format, Int64, Output, emit_rows
 from tubestore.cli.kit.text import Column, write_text
 
 
@@ -42,3 +43,30 @@ def test_a_row_that_does_not_fit_the_terminal_is_a_block_of_lines(
     columns = (Column("name"), Column("place", "int64"))
     write_text([{"name": "first", "place": "0123456789"}], columns)
     assert shown.getvalue().splitlines() == lines
+
+
+def test_times_ages_and_sizes_are_printed_as_people_read_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = (Column("at", "ms"), Column("age", "age"), Column("size", "size"))
+    rows = [{"at": 1_700_000_000_123, "age": 604_800_000, "size": 10 << 30}, {}]
+    write_text(rows, columns)
+    assert capsys.readouterr().out.splitlines() == [
+        "                      at  age    size",
+        "2023-11-14T22:13:20.123Z   7d  10 GiB",
+        "                       -    -       -",
+    ]
+
+
+@pytest.mark.parametrize(("format", "out"), [
+    (Format.JSONL, '{"at":1,"age":2,"size":3}\n'),
+    (Format.CSV, "at,age,size\n1,2,3\n"),
+])  # fmt: skip
+def test_times_ages_and_sizes_are_numbers_for_programs(
+    format: Format, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = (Column("at", "ms"), Column("age", "age"), Column("size", "size"))
+    row = {"at": 1, "age": 2, "size": 3}
+    emit_rows([row], columns, Output(format))
+    emit_rows([row], columns, Output(Format.JSONL, Int64.STRING))
+    assert capsys.readouterr().out == out + '{"at":"1","age":"2","size":"3"}\n'

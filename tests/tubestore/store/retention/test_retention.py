@@ -21,6 +21,7 @@ from tubestore.errors import (
 from tubestore.offline.check import check
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.store.manager import MessageStoreManager
+from tubestore.store.retention import SegmentRow
 from tubestore.testing import MemoryVfs
 
 # -- by age ----------------------------------------------------------------------------------
@@ -231,8 +232,8 @@ def test_every_file_is_explained(small: MessageStoreManager, clock: ManualClock)
     now = clock.now_ms()
     first = data[0]
     assert (first.topic, first.store_id, first.start, first.bytes) == ("t", 0, 0, 760)
-    assert (first.first_time, first.last_time) == (now - 22 * HOUR, now - 18 * HOUR)
-    assert first.due == now - 8 * HOUR
+    assert (first.first_time_ms, first.last_time_ms) == (now - 22 * HOUR, now - 18 * HOUR)
+    assert first.due_ms == now - 8 * HOUR
     assert first.path.endswith(f"/t-0/{0:020d}.tube")
     assert small.explain_retention() == rows
 
@@ -255,3 +256,10 @@ def test_retention_where_another_process_writes_is_refused(tmp_path: Path) -> No
         store.create_topic("t")
         with pytest.raises(StoreLocked):
             tubestore.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["first_time", "last_time", "due"])
+def test_a_time_of_a_file_has_its_unit_in_its_name_and_warns_by_the_former_one(name: str) -> None:
+    row = SegmentRow("t", 0, "data", "p", 0, 1, 2, 3, "goes", "old", 4)
+    with pytest.warns(DeprecationWarning, match=f"SegmentRow.{name} is named {name}_ms"):
+        assert getattr(row, name) == getattr(row, f"{name}_ms")
