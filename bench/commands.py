@@ -286,7 +286,7 @@ def _list(asked: argparse.Namespace) -> None:
 
 
 def _results(given: Path | None) -> Path:
-    """Return the results that were asked for: without a name the last ones of `run`, or ours."""
+    """Return the results that were asked for: without a name the last of `run`, or the recorded."""
     if given is not None:
         return given
     return max(bars.RESULTS.glob("laboratory-*.jsonl"), default=_OURS)

@@ -83,7 +83,7 @@ class StoreOptions:
     - `sync_after_ms`: or this long after the last sync. Messages at `page_cache` are lost by a
       power cut only from the last sync on.
 
-    Journals of the root, for messages whose shards' files are written later:
+    Journals of the root, for messages that come into the files of their shards later:
 
     - `ring_journal`: single messages above `memory` go to the ring journal. False: each is two
       small writes to its shard's files.

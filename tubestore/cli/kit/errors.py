@@ -198,7 +198,7 @@ def _os_error(error: OSError) -> str:
 
 
 def _whose(path: str) -> str:
-    """Return as which user this process runs, and to whom a file belongs, if that can be seen."""
+    """Return the user of this process and the owner of a file, if they can be seen."""
     text = f" to user {_user(os.geteuid())}"
     with contextlib.suppress(OSError):
         text += f"; it belongs to {_user(os.stat(path).st_uid)}"
