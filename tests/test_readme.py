@@ -36,7 +36,8 @@ def test_the_readme_starts_with_one_sentence_and_the_two_commands() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) < 480
+    """Its sections are short, and end with the page that has the rest."""
+    assert len(README.splitlines()) < 300
 
 
 @pytest.mark.parametrize("package", [tubestore, rocketcompat])
