@@ -34,6 +34,8 @@ from tubestore.errors import InvalidMessage
 if TYPE_CHECKING:
     import numpy as np
 
+    from tubestore.clock import Time
+
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -84,7 +86,8 @@ class Message:
 
     `properties` is either a mapping, to which `tags` and `keys` are added, or RocketMQ's
     property string as it is to be on disk (then `tags` and `keys` must be left out).
-    Times are ms since the epoch; without a `born_timestamp` it is the time of the put.
+    `born_timestamp` is an aware datetime, ISO text with a zone, an age ("2h", a timedelta) or ms
+    since the epoch; without it, it is the time of the put.
     Hosts are "address:port".
 
     >>> Message("orders", b"...", tags="paid", keys=["o-1"], properties={"region": "eu"}).queue_id
@@ -99,7 +102,7 @@ class Message:
     queue_id: int = 0
     flag: int = 0
     sys_flag: int = 0
-    born_timestamp: int | None = None
+    born_timestamp: Time | None = None
     born_host: str = BORN_HOST
     #: None: the store's (`MessageStoreConfig.store_host`).
     store_host: str | None = None
@@ -141,7 +144,7 @@ class MessageBatch:
     queue_id: int = 0
     properties: Mapping[str, str] | str | None = None
     sys_flag: int = 0
-    born_timestamp: int | None = None
+    born_timestamp: Time | None = None
     born_host: str = BORN_HOST
     #: None: the store's (`MessageStoreConfig.store_host`).
     store_host: str | None = None

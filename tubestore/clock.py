@@ -66,7 +66,7 @@ class ManualClock:
 
 _SYSTEM = SystemClock()
 #: Numbers in this range are seconds since 1973 as often as they are ms of 1970 to 1973.
-_SECONDS = range(100_000_000, 100_000_000_000)
+SECONDS_OR_MS = range(100_000_000, 100_000_000_000)
 _FORMS = "an aware datetime, ISO text with a zone, an age like '2h', or ms since the epoch"
 
 
@@ -96,7 +96,7 @@ def time_ms(value: Time | None, name: str = "time", clock: Clock = _SYSTEM) -> i
     number = whole_number(value)
     if number is None:
         raise TypeError(f"{name} {value!r}: {_FORMS}")
-    if number in _SECONDS:
+    if number in SECONDS_OR_MS:
         text = f"{name} = {number} is {moment_text(number)}, as numbers are ms. Give {_FORMS}"
         warn_caller(f"{text}; the next release refuses such a number", FutureWarning)
     return number

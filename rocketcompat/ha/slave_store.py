@@ -33,7 +33,7 @@ class _NoPuts(PutPath):
     """Refuses every put."""
 
     def __init__(self, opened: Opened) -> None:
-        super().__init__(opened.parts.commit_log, opened.dispatcher)
+        super().__init__(opened.parts.commit_log, opened.dispatcher, opened.parts.clock)
         self._root = opened.parts.root
 
     def _refuse(self, *given: Any, **named: Any) -> NoReturn:

@@ -28,6 +28,7 @@ from rocketcompat.formats import (
     property_crc_text,
 )
 from rocketcompat.messages import MessageRecord
+from rocketcompat.record.fields import fault_of
 from rocketcompat.record.prepare import Prepared
 from rocketcompat.record.verify import (
     WRONG_RECORD_CRC,
@@ -37,7 +38,7 @@ from rocketcompat.record.verify import (
 )
 from tubestore.core.kernels import crc32
 from tubestore.core.layout import Buffer
-from tubestore.errors import CorruptRecord, InvalidMessage
+from tubestore.errors import CorruptRecord
 
 _PLAIN = MESSAGE_HEAD.struct
 _ANY_HOSTS = SYS_FLAG_HOSTS_MASK << SYS_FLAG_HOSTS_SHIFT
@@ -69,7 +70,7 @@ def encode_one(
             len(prepared.body),
         )
     except struct.error as error:
-        raise InvalidMessage(f"a number of the message does not fit its field: {error}") from None
+        raise fault_of(message, error) from None
     record = b"".join((head, prepared.body, prepared.topic, prepared.properties))
     if prepared.has_crc:
         covered = record[:-PROPERTY_CRC_SIZE]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rocketcompat.formats import MESSAGE_HEAD
 from rocketcompat.messages import BatchItem
 from tubestore.errors import InvalidMessage
 from tubestore.values import whole_number
@@ -57,16 +58,27 @@ def _fault(name: str, value: Any) -> str | None:
             return None
         return None if isinstance(value, str) else f"{shown} is not a text"
     if name in _NUMBERS:
-        return None if whole_number(value) is not None else f"{shown} is not a whole number"
+        number = whole_number(value)
+        return f"{shown} is not a whole number" if number is None else _unfit(name, number)
     if name == "born_timestamp":
-        known = value is None or whole_number(value) is not None
-        return None if known else f"{shown} is not a time in ms"
+        if value is None:
+            return None
+        number = whole_number(value)
+        return f"{shown} is not a time in ms" if number is None else _unfit(name, number)
     if name == "keys":
         return None if value is None else _fault_of_keys(value, shown)
     if name == "properties":
         known = isinstance(value, str | Mapping | None)
         return None if known else f"{shown} is neither a mapping nor a text"
     return None if isinstance(value, Sequence) else f"{shown} is not a list of BatchItems"
+
+
+def _unfit(name: str, number: int) -> str | None:
+    """Return what is wrong with a number that is too large for its field of a record."""
+    if name == "delay_level":  # no record has it
+        return None
+    bits = 8 * MESSAGE_HEAD.dtype[name].itemsize
+    return None if -1 <= number >> bits - 1 <= 0 else f"{number} does not fit {bits} bits"
 
 
 def _fault_of_keys(keys: Any, shown: str) -> str | None:

@@ -41,6 +41,7 @@ from rocketcompat.record.properties import (
     PROPERTY_REAL_TOPIC,
     SCHEDULE_TOPIC,
 )
+from tubestore.clock import Clock, SystemClock, time_ms
 from tubestore.core.kernels import Int64s, bytes_of, even_binary, widened
 from tubestore.errors import InvalidMessage, MessageTooLarge
 
@@ -54,6 +55,7 @@ NUMBERS = tuple(
 )  # fmt: skip
 _KNOWN = {*GIVEN_COLUMNS, "tags", "keys", "delay_level"}
 _NARROW = (pa.binary(), pa.string())
+_SYSTEM = SystemClock()
 #: What property strings are made of.
 _TEXTS = frozenset({"tags", "keys", "properties"})
 
@@ -72,8 +74,11 @@ class GivenMessages(NamedTuple):
         )
 
 
-def given_in(messages: Any) -> GivenMessages:
-    """Take the columns in; unknown ones are refused, since they would be lost."""
+def given_in(messages: Any, clock: Clock = _SYSTEM) -> GivenMessages:
+    """Take the columns in; unknown ones are refused, since they would be lost.
+
+    Times that are texts or ages become ms here.
+    """
     if isinstance(messages, GivenMessages):
         return messages
     try:
@@ -94,7 +99,18 @@ def given_in(messages: Any) -> GivenMessages:
             columns["properties"] = _map_of_dicts(properties)
         elif not pa.types.is_map(kind) or _is_number(kind.item_type) or _is_number(kind.key_type):
             raise InvalidMessage(f"properties: {kind} is neither text nor a map of texts")
+    born = columns.get("born_timestamp")
+    if born is not None and (pa.types.is_string(born.type) or pa.types.is_duration(born.type)):
+        columns["born_timestamp"] = _in_ms(born, clock)
     return GivenMessages(table.num_rows, columns)
+
+
+def _in_ms(times: pa.Array, clock: Clock) -> pa.Array:
+    try:
+        found = [time_ms(time, "born_timestamp", clock) for time in times.to_pylist()]
+    except ValueError as error:
+        raise InvalidMessage(str(error)) from None
+    return pa.array(found, pa.int64())
 
 
 def _map_of_dicts(column: pa.StructArray) -> pa.MapArray:

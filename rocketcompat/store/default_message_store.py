@@ -41,7 +41,7 @@ from rocketcompat.record.prepare import encode_topic
 from rocketcompat.store.opening import Opened, open_to_write
 from rocketcompat.store.opening_to_read import open_to_read
 from rocketcompat.store.parts import Parts
-from rocketcompat.store.puts import Durability, check_durability
+from rocketcompat.store.puts import Durability, check_durability, in_ms
 from rocketcompat.store.reader import StoreReader, check_wait
 from rocketcompat.store.recovery import RecoverResult
 from tubestore.clock import Clock, SystemClock
@@ -120,6 +120,8 @@ class DefaultMessageStore(StoreReader):
             check_durability(durability)
         if isinstance(message, MessageRecord):
             message = message.message()
+        elif isinstance(message, Message):
+            message = in_ms(message, self._parts.clock)
         return self._puts.put(message, durability)
 
     @documented
@@ -153,7 +155,7 @@ class DefaultMessageStore(StoreReader):
         """
         self._check_open()
         check_durability(durability)
-        return self._puts.put_batch(batch, durability)
+        return self._puts.put_batch(self._timed(batch), durability)
 
     @documented
     def put_inner_batch(
@@ -166,7 +168,10 @@ class DefaultMessageStore(StoreReader):
         """
         self._check_open()
         check_durability(durability)
-        return self._puts.put_inner_batch(batch, durability)
+        return self._puts.put_inner_batch(self._timed(batch), durability)
+
+    def _timed(self, batch: MessageBatch) -> MessageBatch:
+        return in_ms(batch, self._parts.clock) if isinstance(batch, MessageBatch) else batch
 
     @documented
     def send_back(

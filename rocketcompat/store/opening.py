@@ -249,7 +249,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
         log, parts.appended, followers, parts.queues, known, recovered, clock, marks, quarantine
     )
     flusher = FlushService(log, followers, dispatcher, marks, checkpoint, clock)
-    puts, schedule = PutPath(log, dispatcher), None
+    puts, schedule = PutPath(log, dispatcher, clock), None
     if parts.queues is not None:
         schedule = ScheduleMessageService(
             log, parts.queues, parts.broker_config, clock, partial(puts.append, replicates=False)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +34,14 @@ from rocketcompat.record.encode import EncodedColumns, encode_columns
 from rocketcompat.record.fields import check_fields, fault_of
 from rocketcompat.record.given import (
     GivenMessages,
+    given_in,
     message_of,
     put_aside,
     rows_alone,
 )
 from rocketcompat.record.prepare import Prepared, prepare
 from rocketcompat.record.properties import PROPERTY_DELAY
+from tubestore.clock import SECONDS_OR_MS, Clock, time_ms
 from tubestore.core.kernels import Int64s
 from tubestore.errors import (
     BatchError,
@@ -58,6 +61,9 @@ _UNFIT = (TypeError, AttributeError, OverflowError, UnicodeError, struct.error, 
 _NONE = np.empty(0, np.int64)
 
 
+Given = TypeVar("Given", Message, MessageBatch)
+
+
 def check_durability(durability: Any) -> None:
     """Refuse an invalid level: a misspelt one would be taken for "do not wait"."""
     if durability not in _DURABILITIES:
@@ -65,6 +71,27 @@ def check_durability(durability: Any) -> None:
             f"durability: {durability!r} is none of 'page_cache', 'fsync' and None"
             " (as the store is configured)"
         )
+
+
+def in_ms(given: Given, clock: Clock) -> Given:
+    """Return a message or batch with its time in ms; a number that looks like seconds warns.
+
+    A message that is stored as it is (`NOT_DELAYED`) has its time from a store: that is ms.
+    """
+    born = given.born_timestamp
+    if born is None:
+        return given
+    if born.__class__ is int and (born not in SECONDS_OR_MS or _is_as_it_was(given)):
+        return given
+    try:
+        number = time_ms(born, "born_timestamp", clock)
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(str(error)) from None
+    return given if born is number else replace(given, born_timestamp=number)
+
+
+def _is_as_it_was(given: Message | MessageBatch) -> bool:
+    return isinstance(given, Message) and given.delay_level < 0
 
 
 def _check_batch(batch: Any) -> None:
@@ -76,8 +103,8 @@ def _check_batch(batch: Any) -> None:
 class PutPath:
     """Puts into one log; thread-safe. The callers have checked `durability`."""
 
-    def __init__(self, log: CommitLog, dispatcher: ReputMessageService) -> None:
-        self._log, self._dispatcher = log, dispatcher
+    def __init__(self, log: CommitLog, dispatcher: ReputMessageService, clock: Clock) -> None:
+        self._log, self._dispatcher, self._clock = log, dispatcher, clock
         self._config = log.config
         self._sync_always = self._config.flush_disk_type == "SYNC_FLUSH"
         self._sync_timeout = self._config.sync_flush_timeout / 1000
@@ -118,7 +145,7 @@ class PutPath:
 
     def put_columns(self, messages: Any, durability: Durability | None) -> pa.Table:
         """Append many messages given as columns."""
-        table = put_aside(put_again(messages), self._config)
+        table = put_aside(given_in(put_again(messages), self._clock), self._config)
         alone = rows_alone(table, self._config)
         if alone:
             return self._put_parts(self._parts(table, alone), durability)

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from rocketcompat.record.rows import MESSAGE_SCHEMA
 from tubestore.cli.kit.arguments import json_of_line
+from tubestore.clock import SystemClock
 from tubestore.errors import InvalidMessage, TubeStoreError
+from tubestore.values import UsageMistake, parse_time
 
 FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
 TEXT_COLUMN = "properties_text"
@@ -266,4 +268,15 @@ def _kind_of(field: pa.Field) -> Callable[[Any], Any]:
     return _body_of if pa.types.is_large_binary(field.type) else _text_of
 
 
+def _time_of(value: Any) -> int:
+    """Return ms since the epoch: of a number, as `export` writes it, or of a text for people."""
+    if not isinstance(value, str) or value.removeprefix("-").isdecimal():
+        return _number_of(64)(value)
+    try:
+        return parse_time(value, SystemClock().now_ms())
+    except UsageMistake as error:
+        raise ValueError(error) from None
+
+
 _KINDS = {field.name: _kind_of(field) for field in SCHEMA}
+_KINDS |= dict.fromkeys(("born_timestamp", "store_timestamp"), _time_of)

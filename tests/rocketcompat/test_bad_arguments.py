@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 #: The kinds of the fields of what is put.
 FIELDS = {
     "topic": "name", "body": "body", "tags": "text?", "keys": "keys?", "properties": "pairs?",
-    "queue_id": "count", "flag": "int32", "sys_flag": "int32", "born_timestamp": "int64?",
+    "queue_id": "count", "flag": "int32", "sys_flag": "int32", "born_timestamp": "time?",
     "born_host": "host", "store_host": "host?", "reconsume_times": "int32",
     "prepared_transaction_offset": "int64", "delay_level": "level",
 }  # fmt: skip

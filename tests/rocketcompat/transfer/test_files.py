@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tests.rocketcompat.repair.test_rebuild import SMALL
 from tests.support.command import Command
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, golden_fixture  # noqa: F401
 from tests.support.rocket.cli import command_fixture, digest  # noqa: F401
+from tubestore.clock import SystemClock
 
 
 def test_a_file_written_by_hand_needs_a_topic_only(command: Command, tmp_path: Path) -> None:
@@ -29,9 +31,30 @@ def test_a_file_written_by_hand_needs_a_topic_only(command: Command, tmp_path: P
     assert [(r["body"], r["properties"]) for r in found] == [(b"hi", {}), (b"", {"TAGS": "x"})]
 
 
+def test_times_of_a_file_written_by_hand_are_given_in_any_form(
+    command: Command, tmp_path: Path
+) -> None:
+    lines = tmp_path / "hand.jsonl"
+    times = [5, "5", -5, "-5", "1970-01-01T00:00:00.005Z", "-2h"]
+    lines.write_text("".join(json.dumps({"topic": "T", "born_timestamp": t}) + "\n" for t in times))
+    cells = tmp_path / "hand.csv"
+    cells.write_text("topic,born_timestamp\nT,5\nT,1970-01-01T01:00:00.005+01:00\n")
+    options = ["--option=mappedFileSizeCommitLog=4096", "--option=maxHashSlotNum=7",
+               "--option=maxIndexNum=100"]  # fmt: skip
+    before = SystemClock().now_ms()
+    assert command("import", tmp_path / "s", lines, *options).code == 0
+    assert command("import", tmp_path / "s", cells, *options).code == 0
+    found = [row["born_timestamp"] for row in dump_log(StoreDirectory(tmp_path / "s"))]
+    aged = found.pop(5)
+    assert found == [5, 5, -5, -5, 5, 5, 5]
+    assert before <= aged + 2 * 3_600_000 <= SystemClock().now_ms()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ('{"topic":"T","born_timestamp":"soon"}', "line 1: born_timestamp: 'soon' is not a valid"),
+        ('{"topic":"T","born_timestamp":1.5}', "line 1: born_timestamp: 1.5 is not a whole"),
         ('{"topic":"T","body":"?"}', "line 1: body: '?' is not base64"),
         ('{"body":""}', "topic"),
         ("not json", "line 1"),
