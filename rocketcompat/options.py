@@ -37,7 +37,7 @@ from rocketcompat.formats import (
     TOPIC_SIZE_MAX_V2,
     encode_host,
 )
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, unknown_name
 from tubestore.options import StoreOptions
 from tubestore.values import WHOLE_END, size_bytes

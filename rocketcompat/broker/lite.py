@@ -44,7 +44,7 @@ from rocketcompat.broker.tables import checked_group
 from rocketcompat.broker.timers import Timers
 from rocketcompat.messages import MessageRecord
 from tubestore.clock import Time, checked_time_ms
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import (
     InvalidMessage,
     MemberFenced,

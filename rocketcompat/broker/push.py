@@ -61,7 +61,7 @@ from rocketcompat.broker.timers import Timers, TimerThread
 from rocketcompat.messages import MessageRecord
 from rocketcompat.record.properties import PROPERTY_RETRY_TOPIC, retry_topic
 from tubestore.clock import Time, checked_time_ms
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, TubeStoreError
 
 _log = logger(__name__)

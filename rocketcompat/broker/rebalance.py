@@ -22,7 +22,7 @@ from rocketcompat.broker.process_queue import ProcessQueue
 from rocketcompat.broker.pulling import Subscription
 from rocketcompat.broker.tables import checked_topic
 from rocketcompat.record.properties import RETRY_PREFIX
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import UnknownTopic
 
 _log = logger(__name__)

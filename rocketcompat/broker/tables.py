@@ -33,7 +33,7 @@ from rocketcompat.record.properties import (
     SCHEDULE_TOPIC,
 )
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import InvalidName, ReadOnlyStore, TopicExists, UnknownTopic
 
 _log = logger(__name__)

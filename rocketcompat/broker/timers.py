@@ -15,7 +15,7 @@ from collections.abc import Callable
 from copy import copy
 
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import StoreClosed, TubeStoreError
 
 _log = logger(__name__)

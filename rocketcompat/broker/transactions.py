@@ -39,7 +39,7 @@ from rocketcompat.record.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_WAIT,
 )
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import CorruptRecord, InvalidMessage
 
 _log = logger(__name__)

@@ -40,10 +40,10 @@ from rocketcompat.record.codec import encode_blank, encode_one
 from rocketcompat.record.encode import EncodedColumns
 from rocketcompat.record.prepare import Prepared, add_base
 from tubestore.clock import Clock
+from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.core.vfs import Vfs
 from tubestore.errors import StoreBusy, TubeStoreError, again
 

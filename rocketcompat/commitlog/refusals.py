@@ -10,7 +10,7 @@ import copy
 from typing import NoReturn
 
 from rocketcompat.files.mapped_file import LeftOver, WriteLeft, has_no_room
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError, again
 
 _log = logger(__name__)

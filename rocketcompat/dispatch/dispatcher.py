@@ -31,7 +31,7 @@ from rocketcompat.dispatch.protocols import Receiver
 from rocketcompat.files.mapped_file import has_no_room
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import StoreFailed, TubeStoreError
 
 _log = logger(__name__)

@@ -24,8 +24,8 @@ from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.commitlog.walk import Gap, Piece, find_record, gap_of, walk
 from rocketcompat.messages import DispatchBatch, ReadyBatches
 from rocketcompat.record.columns import RecordColumns
+from tubestore.core.doors import logger
 from tubestore.core.kernels import Int64s
-from tubestore.core.log import logger
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
 _log = logger(__name__)

@@ -30,7 +30,7 @@ from rocketcompat.files.broker_config import (
     check_config,
 )
 from rocketcompat.ha.frames import CONFIG_REQUEST, CONFIG_SIZE_MAX, FRAME_HEADER, REPORT
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.state_file import parse_json
 from tubestore.errors import TubeStoreError
 from tubestore.values import whole_number

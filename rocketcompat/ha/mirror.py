@@ -39,7 +39,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.reader import check_wait
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (
     CorruptRecord,

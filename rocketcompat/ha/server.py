@@ -43,7 +43,7 @@ from rocketcompat.options import MessageStoreConfig
 from rocketcompat.store.default_message_store import DefaultMessageStore
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock, SystemClock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, TubeStoreError, refused_call
 from tubestore.values import checked_seconds
 

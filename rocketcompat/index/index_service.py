@@ -33,8 +33,8 @@ from rocketcompat.index.index_file import IndexFile
 from rocketcompat.index.items import IndexGeometry, Int32s, key_hash
 from rocketcompat.messages import DispatchBatch
 from tubestore.clock import Clock
+from tubestore.core.doors import logger
 from tubestore.core.kernels import Int64s
-from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, TubeStoreError

@@ -38,9 +38,9 @@ from rocketcompat.queues.units import (
     is_unit,
     plain_units,
 )
+from tubestore.core.doors import logger
 from tubestore.core.kernels import Int64s
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 

@@ -31,7 +31,7 @@ from rocketcompat.queues.extension import ConsumeQueueExt
 from rocketcompat.queues.files import holds_rocksdb, queue_names
 from rocketcompat.queues.recovery import recover_queues
 from rocketcompat.queues.units import LogMinimum, Units, units_of
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore, TubeStoreError

@@ -30,7 +30,7 @@ from rocketcompat.record.columns import RecordColumns as LogColumns
 from rocketcompat.record.properties import LMQ_PREFIX
 from rocketcompat.shards.record import fits, to_tube
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import join
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.vfs import Vfs

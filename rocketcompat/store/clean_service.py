@@ -26,7 +26,7 @@ from rocketcompat.store.cleaning import (
 )
 from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import DiskFull
 
 _log = logger(__name__)

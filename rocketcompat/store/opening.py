@@ -45,7 +45,7 @@ from rocketcompat.store.puts import PutPath
 from rocketcompat.store.recovery import RecoverResult, keep_numbers, recover_followers, recover_log
 from rocketcompat.store.schedule import FIRST_SECONDS, ScheduleMessageService
 from rocketcompat.store.structures import INDEX, structures
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import make_directory
 from tubestore.core.vfs import LOST_LOCK

@@ -34,7 +34,7 @@ from rocketcompat.store.structures import (
     structures,
 )
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.trees import files_by_start

@@ -63,7 +63,7 @@ from rocketcompat.files.progress import Mark, Progress, ProgressFile, Trust
 from rocketcompat.formats import BLANK, MAGIC_BLANK
 from rocketcompat.queues.table import ConsumeQueueTable
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord, failed_write
 

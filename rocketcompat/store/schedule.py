@@ -36,7 +36,7 @@ from rocketcompat.record.properties import (
 )
 from rocketcompat.store.service_thread import ServiceThread
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import CorruptRecord, InvalidMessage, TubeStoreError
 
 _log = logger(__name__)

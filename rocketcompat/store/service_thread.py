@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from copy import copy
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import StoreFailed, TubeStoreError
 
 _log = logger(__name__)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from tubestore.clock import Clock, Time, checked_time_ms
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.old_paths import FormerName
 from tubestore.core.paths import join
 from tubestore.core.trees import remove_tree

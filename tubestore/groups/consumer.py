@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore.clock import Clock, Time, checked_time_ms
+from tubestore.core.doors import logger
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.errors import (
     InvalidMessage,
     MemberFenced,

@@ -36,7 +36,7 @@ from contextlib import contextmanager, suppress
 import xxhash
 
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.state_file import parse_state, state_bytes
 from tubestore.core.trees import sync_names

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.vfs import Vfs, VfsWatch
 from tubestore.journal.ring_reading import is_ring_file
 from tubestore.journal.root_journal import JournalPart

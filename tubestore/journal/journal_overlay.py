@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord

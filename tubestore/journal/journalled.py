@@ -22,8 +22,8 @@ import numpy as np
 
 from tubestore.clock import Clock
 from tubestore.core import kernels
+from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.log import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import TubeStoreError
 from tubestore.journal.chosen_shards import JournalledShard
 from tubestore.journal.root_journal import JournalPart

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core import kernels
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import CorruptRecord
 from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
 from tubestore.record.layouts import record_size

@@ -30,9 +30,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsMap
 from tubestore.errors import StoreFailed, TubeStoreError

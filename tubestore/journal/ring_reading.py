@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tubestore.core import kernels
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs, VfsFile

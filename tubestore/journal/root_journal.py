@@ -47,8 +47,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
+from tubestore.core.doors import logger
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import CorruptRecord

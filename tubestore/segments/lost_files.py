@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tubestore.core.doors import logger
 from tubestore.core.layout import Buffer
-from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, NotAStore

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from tubestore.core import kernels
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.quarantine import Quarantine
 from tubestore.errors import CorruptRecord
 from tubestore.record.evidence import count_expired, is_lost, judge

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.record.layouts import DATA_HEADER, TOKEN_MESSAGE
 from tubestore.record.records import ENTRY_SIZE, entries_in, inspect
 from tubestore.segments.cache_formats import MISPLACED, Checkpoint

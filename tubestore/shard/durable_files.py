@@ -26,8 +26,8 @@ from functools import partial
 import numpy as np
 
 from tubestore.clock import Clock
+from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.log import logger
 from tubestore.errors import (
     DiskFull,
     StoreClosed,

@@ -30,7 +30,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.errors import (
     DiskFull,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.errors import CorruptRecord
 from tubestore.record.evidence import count_expired

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.shard.message_store import MessageStore
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from os.path import dirname
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore

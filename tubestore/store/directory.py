@@ -40,8 +40,8 @@ from os.path import dirname
 from typing import Any, Literal, TypeVar
 
 from tubestore.clock import Clock, SystemClock
+from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.log import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, take_lock

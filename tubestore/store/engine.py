@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from tubestore.clock import Clock
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import LOST_LOCK, OsVfs, Vfs
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from tubestore.core import trash
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import join
 from tubestore.errors import (
     InvalidMessage,

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tubestore.clock import Clock, SystemClock, Time
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import absolute_root, disk_of, local_root
 from tubestore.errors import InvalidMessage, TubeStoreError, documented

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Quarantine
 from tubestore.core.state_file import BadState

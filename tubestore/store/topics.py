@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tubestore.core import trash
-from tubestore.core.log import logger
+from tubestore.core.doors import logger
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.errors import (

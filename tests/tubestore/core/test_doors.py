@@ -1,4 +1,4 @@
-"""Names that are loaded when they are first used."""
+"""Names that are loaded when they are first used, and the loggers of both packages."""
 
 from __future__ import annotations
 
@@ -54,3 +54,28 @@ def test_the_import_of_a_room_loads_none_of_these_modules() -> None:
 def test_an_unknown_name_is_an_attribute_error_that_names_the_module(room: object) -> None:
     with pytest.raises(AttributeError, match=r"module '[a-z.]+' has no attribute 'nothing'"):
         room.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+WARNS = """
+import logging, sys
+if sys.argv[1] == "configured":
+    logging.basicConfig(format="%(name)s: %(message)s")
+from tubestore.core.doors import logger
+import rocketcompat, tubestore
+for name in ("tubestore.shard.workers", "rocketcompat.files.lock"):
+    logger(name).warning("a warning")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    [
+        ("plain", ""),
+        ("configured", "tubestore.shard.workers: a warning\nrocketcompat.files.lock: a warning\n"),
+    ],
+)
+def test_warnings_are_printed_where_logging_is_configured_only(how: str, lines: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WARNS, how], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == lines
