@@ -40,7 +40,7 @@ from rocketcompat.formats import (
 from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, unknown_name
 from tubestore.options import StoreOptions
-from tubestore.values import WHOLE_END, size_bytes
+from tubestore.values import WHOLE_END, SizeInBytes, setting, size_bytes
 
 _log = logger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
@@ -214,15 +214,15 @@ class MessageStoreConfig:
     1048576
     """
 
-    mapped_file_size_commit_log: int = COMMIT_LOG_FILE_SIZE
+    mapped_file_size_commit_log: SizeInBytes = setting(COMMIT_LOG_FILE_SIZE)
     store_path_commit_log: str = ""
     read_only_commit_log_store_paths: str = ""
     multi_path_splitter: str = ","
-    mapped_file_size_consume_queue: int = CONSUME_QUEUE_FILE_SIZE
+    mapped_file_size_consume_queue: SizeInBytes = setting(CONSUME_QUEUE_FILE_SIZE)
     enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = CONSUME_QUEUE_EXT_FILE_SIZE
+    mapped_file_size_consume_queue_ext: SizeInBytes = setting(CONSUME_QUEUE_EXT_FILE_SIZE)
     batch_topics: frozenset[str] = frozenset()
-    mapper_file_size_batch_consume_queue: int = BATCH_CONSUME_QUEUE_FILE_SIZE
+    mapper_file_size_batch_consume_queue: SizeInBytes = setting(BATCH_CONSUME_QUEUE_FILE_SIZE)
     max_hash_slot_num: int = HASH_SLOTS
     max_index_num: int = INDEX_ITEMS
     message_index_enable: bool = True
@@ -242,15 +242,15 @@ class MessageStoreConfig:
     commit_interval_commit_log: int = 200
     commit_commit_log_least_pages: int = 4
     commit_commit_log_thorough_interval: int = 200
-    max_message_size: int = MESSAGE_SIZE_MAX
+    max_message_size: SizeInBytes = setting(MESSAGE_SIZE_MAX)
     max_topic_length: int = TOPIC_SIZE_MAX
     auto_message_version_on_topic_len: bool = True
     enabled_append_prop_crc: bool = False
     force_verify_prop_crc: bool = False
     check_crc_on_recover: bool = True
-    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_bytes_on_message_in_memory: SizeInBytes = setting(256 * 1024)
     max_transfer_count_on_message_in_memory: int = 32
-    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_bytes_on_message_in_disk: SizeInBytes = setting(64 * 1024)
     max_transfer_count_on_message_in_disk: int = 8
     access_message_in_memory_max_ratio: int = 40
     max_msgs_num_batch: int = 64
@@ -275,8 +275,8 @@ class MessageStoreConfig:
     layouts: frozenset[str] = KEPT
     tube_options: StoreOptions | None = None
     store_host: str = "127.0.0.1:10911"
-    dispatch_batch_bytes_max: int = 8 << 20
-    dispatch_inline_bytes: int = 2 << 20
+    dispatch_batch_bytes_max: SizeInBytes = setting(8 << 20)
+    dispatch_inline_bytes: SizeInBytes = setting(2 << 20)
     dispatch_linger: int = 20
     wait_dispatched_timeout: int = 5000
     enable_schedule_message: bool = True

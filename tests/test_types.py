@@ -25,9 +25,17 @@ with tubestore.open("root", durability="fsync", segment_size_bytes="1GB") as sto
     bodies = [message.body for message in page] + [page[0].body]
     names = [name.upper() for name in store]
     hour = page[0].received_time.hour + page[0].received_time_ms
+    polled = store.consumer(None, "t", session_timeout="10s").poll(max_bytes="1MB", timeout="1s")
 with rocketcompat.open("root", mode="w") as log:
     put = log.put_message(rocketcompat.Message("t", b"x", tags="a", keys=["k"]))
     found = log.get_message("t", 0, put.queue_offset)
+    log.wait_dispatched(put.physical_offset, timeout="1s")
+    log.put_message(rocketcompat.Message("t", born_timestamp="-2h"))
+options = tubestore.StoreOptions(segment_size_bytes="1GB", sync_after_ms="10s")
+size = options.segment_size_bytes + options.sync_after_ms
+bounds = tubestore.TopicOptions(max_age_ms="7d", max_bytes="10GB")
+config = rocketcompat.MessageStoreConfig(max_message_size="4MiB")
+size = config.max_message_size + 1
 """
 MISTAKES = """
 tubestore.open("root", durabilty="fsync")
@@ -44,6 +52,8 @@ store["t"].apend(b"x")
 rocketcompat.open("root").put_message(rocketcompat.Message("t", b"x"))
 log.put_message(b"x")
 rocketcompat.MessageStoreConfig(flush_disk_type="SYNC")
+tubestore.StoreOptions(segment_size_bytes=1.5)
+options.segment_size_bytes.upper()
 """
 
 

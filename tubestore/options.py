@@ -10,7 +10,17 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from tubestore.errors import InvalidMessage
-from tubestore.values import WHOLE_END, age_ms, size_bytes, whole_number
+from tubestore.values import (
+    WHOLE_END,
+    AgeInMs,
+    AgeOrNone,
+    SizeInBytes,
+    SizeOrNone,
+    age_ms,
+    setting,
+    size_bytes,
+    whole_number,
+)
 
 #: Partition ids of one store; store id = partition id // this.
 PARTITIONS_PER_STORE = 10_000
@@ -23,11 +33,6 @@ Durability = Literal["memory", "page_cache", "fsync"]
 #: From the weakest to the strongest; a level promises everything that those before it promise.
 DURABILITIES: tuple[Durability, ...] = ("memory", "page_cache", "fsync")
 OnDamage = Literal["raise", "isolate"]
-#: Settings in bytes.
-_SIZES = frozenset({
-    "segment_size_bytes", "index_segment_size_bytes", "mem_store_size_bytes", "sync_after_bytes",
-    "memory_bound_bytes", "journal_size_bytes", "ring_size_bytes", "payload_size_max",
-})  # fmt: skip
 
 
 def check_durability(value: str) -> Durability:
@@ -37,11 +42,11 @@ def check_durability(value: str) -> Durability:
     return value
 
 
-def _in_unit(name: str, value: Any) -> Any:
+def _in_unit(name: str, kind: Any, value: Any) -> Any:
     """Return a text such as "1GB" in bytes, "10s" or a timedelta in ms; else the value."""
-    if name.endswith("_ms") and isinstance(value, str | timedelta):
+    if isinstance(value, str | timedelta) and kind in ("AgeInMs", "AgeOrNone"):
         return age_ms(value, name)
-    if name in _SIZES and isinstance(value, str):
+    if isinstance(value, str) and kind in ("SizeInBytes", "SizeOrNone"):
         return size_bytes(value, name)
     return value
 
@@ -110,27 +115,27 @@ class StoreOptions:
 
     durability: Durability = "page_cache"
     on_damage: OnDamage = "isolate"
-    segment_size_bytes: int = 1 << 30
-    index_segment_size_bytes: int = 700_000 * ENTRY_SIZE
-    mem_store_size_bytes: int = 1_572_864
+    segment_size_bytes: SizeInBytes = setting(1 << 30)
+    index_segment_size_bytes: SizeInBytes = setting(700_000 * ENTRY_SIZE)
+    mem_store_size_bytes: SizeInBytes = setting(1_572_864)
     mem_store_messages: int = 5120
-    mem_flush_interval_ms: int = 20_000
+    mem_flush_interval_ms: AgeInMs = setting(20_000)
     sync_after_messages: int = 1000
-    sync_after_bytes: int = 0
-    sync_after_ms: int = 10_000
-    memory_bound_bytes: int = 256 << 20
+    sync_after_bytes: SizeInBytes = setting(0)
+    sync_after_ms: AgeInMs = setting(10_000)
+    memory_bound_bytes: SizeInBytes = setting(256 << 20)
     journal_shards_min: int = 8
-    journal_size_bytes: int = 128 << 20
-    journal_flush_ms: int = 5000
+    journal_size_bytes: SizeInBytes = setting(128 << 20)
+    journal_flush_ms: AgeInMs = setting(5000)
     ring_journal: bool = True
-    ring_size_bytes: int = 128 << 20
+    ring_size_bytes: SizeInBytes = setting(128 << 20)
     flush_workers: int = 2
-    append_timeout_ms: int = 5000
-    payload_size_max: int = DEFAULT_PAYLOAD_SIZE_MAX
+    append_timeout_ms: AgeInMs = setting(5000)
+    payload_size_max: SizeInBytes = setting(DEFAULT_PAYLOAD_SIZE_MAX)
     key_attribute: str | None = None
-    retention_interval_ms: int = 180_000
-    trash_grace_ms: int = 120_000
-    staging_grace_ms: int = 86_400_000
+    retention_interval_ms: AgeInMs = setting(180_000)
+    trash_grace_ms: AgeInMs = setting(120_000)
+    staging_grace_ms: AgeInMs = setting(86_400_000)
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
@@ -148,9 +153,9 @@ class StoreOptions:
             "trash_grace_ms",
         }
         for each in fields(self):
-            if each.type != "int":
+            if each.type not in ("int", "SizeInBytes", "AgeInMs"):
                 continue
-            value = _in_unit(each.name, getattr(self, each.name))
+            value = _in_unit(each.name, each.type, getattr(self, each.name))
             object.__setattr__(self, each.name, value)
             number = whole_number(value)
             if number is None:
@@ -165,6 +170,13 @@ class StoreOptions:
         return replace(self, **values)
 
 
+#: The settings of a topic that are numbers, and what they are.
+_OF_TOPIC = (
+    ("partitions", "int"), ("stores", "int"), ("max_age_ms", "AgeOrNone"),
+    ("max_bytes", "SizeOrNone"),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
     """Settings of a topic; kept in `<root>/.tubestore/topics.json`.
@@ -172,21 +184,24 @@ class TopicOptions:
     - `partitions`: partitions in each of the topic's stores, 1 to 10,000; may only rise.
     - `stores`: stores (shards) of the topic, 1 to 10,000; may only rise.
     - `routing`: how a key chooses its partition; recorded so that it stays the same for ever.
-    - `max_age_ms`: retention removes messages that are older. None: none by age.
-    - `max_bytes`: retention removes the oldest while the topic's files are larger. None: no bound.
+    - `max_age_ms`: retention removes messages that are older: ms, a text ("7d") or a timedelta.
+      None: none by age.
+    - `max_bytes`: retention removes the oldest while the topic's files are larger: bytes, or a text
+      ("10GB"). None: no bound.
     - `id`: distinguishes a topic from a deleted one of the same name; 0: not known.
     """
 
     partitions: int = 1
     stores: int = 1
     routing: str = "xxh3_64"
-    max_age_ms: int | None = None
-    max_bytes: int | None = None
+    max_age_ms: AgeOrNone = setting(None)
+    max_bytes: SizeOrNone = setting(None)
     id: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("partitions", "stores", "max_age_ms", "max_bytes"):
-            value = getattr(self, name)
+        for name, kind in _OF_TOPIC:
+            value = _in_unit(name, kind, getattr(self, name))
+            object.__setattr__(self, name, value)
             if value is None and name.startswith("max_"):
                 continue
             if whole_number(value) is None:

@@ -15,22 +15,48 @@ import sys
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tubestore.errors import InvalidMessage
 
 #: A time span: a timedelta, or a text such as "36h" or TubeMQ's "delete,168h". A bare number is ms,
 #: and warns: callers mean seconds or days as often.
 Age = int | timedelta | str
-#: Bytes: a number, or a text such as "64MiB" or "10GB".
+#: Bytes: a number, or a text such as "64MiB" or "1.5GB".
 Size = int | str
+#: A wait: seconds as a number, a timedelta, or a text such as "1s" or "500ms".
+Seconds = float | timedelta | str
+if TYPE_CHECKING:
+    _Given = TypeVar("_Given", contravariant=True)
+    _Read = TypeVar("_Read", covariant=True)
+
+    class _Setting(Generic[_Given, _Read]):
+        """A field that is given in other types than it is read: type checkers know both."""
+
+        def __get__(self, holder: object, owner: Any = None) -> _Read: ...
+        def __set__(self, holder: object, value: _Given) -> None: ...
+
+    SizeInBytes = _Setting[Size, int]
+    SizeOrNone = _Setting[Size | None, int | None]
+    AgeInMs = _Setting[Age, int]
+    AgeOrNone = _Setting[Age | None, int | None]
+else:
+    SizeInBytes = AgeInMs = int
+    SizeOrNone = AgeOrNone = int | None
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"(\d+)(ms|s|m|h|d)")
-_BEFORE_NOW = re.compile(r"-?(\d+)(ms|s|m|h|d)")
+_NUMBER = r"(\d+)(?:\.(\d+))?"
+_SPAN = _NUMBER + "(ms|s|m|h|d)"
+_AGE = re.compile(_SPAN)
+_BEFORE_NOW = re.compile(f"-?{_SPAN}")
 #: TubeMQ's delete policy: without a unit it means hours.
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
-_SIZE = re.compile(r"(\d+)\s*([KMGTP]i?)?B?")
+_SIZE = re.compile(_NUMBER + r"\s*([KMGTP]i?)?B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def setting(default: int | None) -> Any:
+    """Return the default of a field that is a `SizeInBytes` or its like."""
+    return default
 
 
 class Keep(enum.Enum):
@@ -39,6 +65,7 @@ class Keep(enum.Enum):
     AS_IT_IS = enum.auto()
 
 
+_WAITS = "seconds as a number, a timedelta, or '1s'"
 #: The longest time span in seconds that a caller may give, 31 years: no thread can wait for as
 #: long as a float can name.
 SECONDS_MAX = 1_000_000_000
@@ -99,6 +126,12 @@ def size_bytes(value: Size | None, name: str = "max_bytes") -> int | None:
     return size
 
 
+def checked_size(name: str, value: Size, least: int = 0) -> int:
+    """As `size_bytes`, of a size that must be given and has a least value."""
+    size = size_bytes(value, name) if isinstance(value, str) else value
+    return checked_whole(name, size, least, LONG_MAX)
+
+
 def warn_caller(text: str, category: type[Warning]) -> None:
     """Warn at the line outside of these packages that led here."""
     level, frame = 2, sys._getframe(1)
@@ -119,12 +152,38 @@ def checked_texts(name: str, values: Any) -> list[str]:
 
 
 def checked_seconds(name: str, value: Any, least: float = 0) -> float:
-    """Return a time span in seconds that a caller gives; errors as `checked_whole`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} = {value!r}: seconds are needed")
-    if not least <= value <= SECONDS_MAX:
+    """Return a wait that a caller gives in seconds; errors as `checked_whole`.
+
+    >>> checked_seconds("timeout", "500ms"), checked_seconds("timeout", timedelta(minutes=1))
+    (0.5, 60.0)
+    """
+    found = value
+    if isinstance(value, timedelta):
+        found = value.total_seconds()
+    elif isinstance(value, str):
+        span = _AGE.fullmatch(value.strip())
+        if span is None:
+            raise ValueError(f"{name}: {value!r} is not a valid time span: {_WAITS}")
+        found = _span_ms(span) / 1000
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} = {value!r}: {_WAITS}")
+    if not least <= found <= SECONDS_MAX:
         raise ValueError(f"{name} = {value}: {least:g} to {SECONDS_MAX} seconds")
-    return value
+    return float(found)
+
+
+def _span_ms(found: re.Match[str]) -> int:
+    return _in_whole(found, UNITS_MS[found[3]])
+
+
+def _in_whole(found: re.Match[str], unit: int) -> int:
+    """Return a number that matched `_NUMBER` times its unit; what is behind the point is cut off.
+
+    >>> _in_whole(re.match(_NUMBER, "1.5"), 1000)
+    1500
+    """
+    behind = found[2] or ""
+    return int(found[1] + behind) * unit // int(10 ** len(behind))
 
 
 def parse_age(text: str) -> int:
@@ -133,24 +192,24 @@ def parse_age(text: str) -> int:
     TubeMQ takes what it does not understand for 168 hours; that would delete by mistake.
     """
     if found := _AGE.fullmatch(text.strip()):
-        return int(found[1]) * UNITS_MS[found[2]]
+        return _span_ms(found)
     if found := _POLICY.fullmatch(text.strip()):
         return int(found[1]) * UNITS_MS[found[2] or "h"]
     raise InvalidMessage(f"{text!r} is not a valid age: 90s, 36h, 7d, or TubeMQ's delete,168h")
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of "500", "64MiB", "10GB" …; InvalidMessage otherwise.
+    """Return the bytes of "500", "64MiB", "1.5GB" …; InvalidMessage otherwise.
 
     >>> parse_size("1KB"), parse_size("1KiB")
     (1000, 1024)
     """
     found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise InvalidMessage(f"{text!r} is not a valid size: 500000, 64MiB, 10GB")
-    unit = found[2] or ""
+    if not found or (found[2] and not found[3]):
+        raise InvalidMessage(f"{text!r} is not a valid size: 500000, 64MiB, 1.5GB")
+    unit = found[3] or ""
     base = 1024 if unit.endswith("i") else 1000
-    return int(found[1]) * int(base ** _POWERS[unit.removesuffix("i")])
+    return _in_whole(found, int(base ** _POWERS[unit.removesuffix("i")]))
 
 
 def age_ms(value: Age | None, name: str = "max_age") -> int | None:
@@ -201,7 +260,7 @@ def parse_time(text: str, now_ms: int) -> int:
         return int(text)
     relative = _BEFORE_NOW.fullmatch(text)
     if relative:
-        return now_ms - int(relative[1]) * UNITS_MS[relative[2]]
+        return now_ms - _span_ms(relative)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -52,7 +52,7 @@ from tubestore.errors import (
     StoreClosed,
     TubeStoreError,
 )
-from tubestore.values import checked_seconds
+from tubestore.values import Seconds, checked_seconds
 
 _log = logger(__name__)
 
@@ -180,10 +180,11 @@ class LitePullConsumer:
 
     # -- messages and positions
 
-    def poll(self, timeout: float = 5.0) -> list[MessageRecord]:
-        """Return messages of one queue; wait up to `timeout` seconds for one, [] without.
+    def poll(self, timeout: Seconds = 5.0) -> list[MessageRecord]:
+        """Return messages of one queue; wait up to `timeout` for one, [] without.
 
-        With a broker without background threads it does not wait.
+        `timeout`: seconds, a timedelta, or a text such as "500ms". With a broker without background
+        threads it does not wait.
         """
         seconds = checked_seconds("timeout", timeout)
         clock = self.broker.clock

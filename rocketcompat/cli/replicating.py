@@ -190,8 +190,11 @@ def serve_ha(
         int, typer.Option("--slaves", min=1, help="The most slaves that may be connected.")
     ] = 16,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="BYTES", help="Bytes of the log in a frame.")
-    ] = 32 * 1024,
+        str,
+        typer.Option(
+            "--batch-size", metavar="SIZE", help="Bytes of the log in a frame: a number, or 64KiB."
+        ),
+    ] = "32KiB",
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsAuthorities = None,

@@ -36,7 +36,7 @@ from rocketcompat.ha.frames import HEARTBEAT_SECONDS, SLAVE_TIMEOUT_SECONDS
 from rocketcompat.ha.slave import Body, Event, Fault, Heartbeat, SlaveSide
 from rocketcompat.ha.slave_store import SlaveRoot, SlaveStore
 from rocketcompat.options import MessageStoreConfig
-from rocketcompat.store.reader import check_wait
+from rocketcompat.store.reader import checked_wait
 from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock
 from tubestore.core.doors import logger
@@ -48,7 +48,7 @@ from tubestore.errors import (
     TubeStoreError,
     again,
 )
-from tubestore.values import checked_seconds
+from tubestore.values import Seconds, checked_seconds
 
 _log = logger(__name__)
 Acknowledge = Literal["no", "page_cache", "fsync"]
@@ -92,21 +92,19 @@ class Mirror:
     def __init__(
         self, root: str | os.PathLike[str], host: str, port: int,
         config: MessageStoreConfig | None = None, *, acknowledge: Acknowledge = "no",
-        take_over: bool = False, slave_timeout: float = SLAVE_TIMEOUT_SECONDS,
-        retry_seconds: float = _RETRY_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        take_over: bool = False, slave_timeout: Seconds = SLAVE_TIMEOUT_SECONDS,
+        retry_seconds: Seconds = _RETRY_SECONDS, heartbeat_seconds: Seconds = HEARTBEAT_SECONDS,
         vfs: Vfs | None = None, clock: Clock | None = None,
         connect: Callable[[str, int], socket.socket] | None = None, background: bool = True,
         tls: ssl.SSLContext | None = None, broker_config: bool = False,
     ) -> None:  # fmt: skip
         """Open the store of a root that has a log; an empty one is opened at the first frame."""
-        for name, seconds in (("slave_timeout", slave_timeout), ("retry_seconds", retry_seconds),
-                              ("heartbeat_seconds", heartbeat_seconds)):  # fmt: skip
-            checked_seconds(name, seconds)
+        self._slave_timeout = checked_seconds("slave_timeout", slave_timeout)
+        self._retry_seconds = checked_seconds("retry_seconds", retry_seconds)
+        self._heartbeat_seconds = checked_seconds("heartbeat_seconds", heartbeat_seconds)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host, self._port, self._connect = host, port, connect or partial(_connected, tls)
-        self._acknowledge, self._slave_timeout = acknowledge, slave_timeout
-        self._background = background
-        self._retry_seconds, self._heartbeat_seconds = retry_seconds, heartbeat_seconds
+        self._acknowledge, self._background = acknowledge, background
         self._root = SlaveRoot.of(root, config, vfs, clock)
         self._monotonic = self._root.clock.monotonic
         self._lock = threading.Condition()
@@ -154,15 +152,16 @@ class Mirror:
                 self._config.trouble if self._config is not None else None,
             )  # fmt: skip
 
-    def wait_reached(self, physical_offset: int, timeout: float) -> bool:
+    def wait_reached(self, physical_offset: int, timeout: Seconds) -> bool:
         """Wait until everything below the offset is in the log and was handed to queues and index.
 
-        False if `timeout` seconds passed before; raises why the mirror has stopped.
+        False if `timeout` passed before (seconds, a timedelta, or "1s"); raises why the mirror
+        has stopped.
         """
-        check_wait(physical_offset, timeout)
+        seconds = checked_wait(physical_offset, timeout, 0.0)
         with self._lock:
             if not self._lock.wait_for(
-                lambda: self._failed or (self._status.end or 0) >= physical_offset, timeout
+                lambda: self._failed or (self._status.end or 0) >= physical_offset, seconds
             ):
                 return False
         if self._failed is not None:

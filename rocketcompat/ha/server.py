@@ -45,7 +45,7 @@ from rocketcompat.store.stats import ReplicationState
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, TubeStoreError, refused_call
-from tubestore.values import checked_seconds
+from tubestore.values import Seconds, Size, checked_seconds, size_bytes
 
 _log = logger(__name__)
 #: Peers that may connect by default: this machine.
@@ -138,20 +138,19 @@ class HaServer:
     def __init__(
         self, store: Log, *, host: str = "127.0.0.1", port: int = PORT,
         first: Literal["LAST", "FULL"] = "LAST", allow: Iterable[str] = LOOPBACK,
-        connections_max: int = CONNECTIONS_MAX, batch_size: int = TRANSFER_BATCH_SIZE,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS, silence_seconds: float = SILENCE_SECONDS,
+        connections_max: int = CONNECTIONS_MAX, batch_size: Size = TRANSFER_BATCH_SIZE,
+        heartbeat_seconds: Seconds = HEARTBEAT_SECONDS, silence_seconds: Seconds = SILENCE_SECONDS,
         tls: ssl.SSLContext | None = None, clock: Clock | None = None,
         on_poll: Callable[[], None] = lambda: None, synchronous: bool = False,
-        slave_timeout: float = SLAVE_TIMEOUT_SECONDS, behind_max: int = BEHIND_MAX,
+        slave_timeout: Seconds = SLAVE_TIMEOUT_SECONDS, behind_max: int = BEHIND_MAX,
     ) -> None:  # fmt: skip
         if first not in ("LAST", "FULL"):
             raise InvalidMessage(f"first: {first!r} is neither 'LAST' nor 'FULL'")
-        if not 0 < batch_size <= BODY_SIZE_MAX:
+        self.batch_size = size_bytes(batch_size, "batch_size") or 0
+        if not 0 < self.batch_size <= BODY_SIZE_MAX:
             raise InvalidMessage(f"batch_size: {batch_size} is outside 1 … {BODY_SIZE_MAX}")
-        for name, seconds in (("heartbeat_seconds", heartbeat_seconds),
-                              ("silence_seconds", silence_seconds),
-                              ("slave_timeout", slave_timeout)):  # fmt: skip
-            checked_seconds(name, seconds)
+        self._slave_timeout = checked_seconds("slave_timeout", slave_timeout)
+        self.silence_seconds = checked_seconds("silence_seconds", silence_seconds)
         if connections_max < 1:
             raise InvalidMessage(f"connections_max: {connections_max} is below 1")
         try:
@@ -160,15 +159,15 @@ class HaServer:
             raise InvalidMessage(f"allow: {error}") from None
         self.host, self._wanted_port = host, port
         self._store, self._full, self._on_poll = store, first == "FULL", on_poll
-        self.connections_max, self.batch_size = connections_max, batch_size
+        self.connections_max = connections_max
         self._new_side: Callable[[float], MasterSide] = partial(
-            MasterSide, heartbeat_seconds=heartbeat_seconds, silence_seconds=silence_seconds
+            MasterSide,
+            silence_seconds=self.silence_seconds,
+            heartbeat_seconds=checked_seconds("heartbeat_seconds", heartbeat_seconds),
         )
         if synchronous and not isinstance(store, DefaultMessageStore):
             raise InvalidMessage("synchronous: a store that is open for writing is needed")
-        self.silence_seconds = silence_seconds
-        self._slave_timeout, self._behind_max = slave_timeout, behind_max
-        self._synchronous = synchronous
+        self._behind_max, self._synchronous = behind_max, synchronous
         #: The highest acknowledgement of any slave.
         self._acknowledged = 0
         self.tls, self._monotonic = tls, (clock or SystemClock()).monotonic

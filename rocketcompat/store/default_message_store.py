@@ -42,7 +42,7 @@ from rocketcompat.store.opening import Opened, open_to_write
 from rocketcompat.store.opening_to_read import open_to_read
 from rocketcompat.store.parts import Parts
 from rocketcompat.store.puts import Durability, check_durability, in_ms
-from rocketcompat.store.reader import StoreReader, check_wait
+from rocketcompat.store.reader import StoreReader, checked_wait
 from rocketcompat.store.recovery import RecoverResult
 from tubestore.clock import Clock, SystemClock
 from tubestore.core.paths import checked_root
@@ -58,7 +58,7 @@ from tubestore.errors import (
     refused_call,
 )
 from tubestore.staging.job_files import check_publish_arguments, check_query
-from tubestore.values import Age, checked_age_ms, checked_whole
+from tubestore.values import Age, Seconds, checked_age_ms, checked_whole
 
 if TYPE_CHECKING:
     from rocketcompat.staging.pieces import StagedPiece
@@ -268,15 +268,15 @@ class DefaultMessageStore(StoreReader):
         )
 
     @documented
-    def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
+    def wait_dispatched(self, physical_offset: int, timeout: Seconds | None = None) -> bool:
         """Wait until the message at this offset is in queues, index and shards.
 
-        False if `timeout` seconds passed before (default: `wait_dispatched_timeout`). StoreFailed
-        if one of them stopped before it got the message: it gets it when the store is opened again.
+        False if `timeout` passed before (seconds, a timedelta, or a text such as "500ms"; default:
+        `wait_dispatched_timeout`). StoreFailed if one of them stopped before it got the message: it
+        gets it when the store is opened again.
         """
         self._check_open()
-        check_wait(physical_offset, timeout)
-        limit = self._dispatch_timeout if timeout is None else timeout
+        limit = checked_wait(physical_offset, timeout, self._dispatch_timeout)
         done = self._dispatcher.wait_dispatched(physical_offset, limit)
         self._dispatcher.refuse_stopped(self.root, physical_offset)
         return done

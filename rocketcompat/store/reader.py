@@ -30,7 +30,7 @@ from tubestore.errors import (
     documented,
     documented_rows,
 )
-from tubestore.values import checked_seconds, checked_texts, checked_whole, whole_number
+from tubestore.values import Seconds, checked_seconds, checked_texts, checked_whole, whole_number
 
 if TYPE_CHECKING:
     from rocketcompat.files.broker_config import BrokerConfig
@@ -75,11 +75,10 @@ def _check_text(**texts: str | None) -> None:
             raise InvalidMessage(f"{name}: {text!r} is not a text")
 
 
-def check_wait(physical_offset: int, timeout: float | None) -> None:
-    """Refuse bad arguments of `wait_dispatched`."""
+def checked_wait(physical_offset: int, timeout: Seconds | None, default: float) -> float:
+    """Return how long a call waits for an offset, in seconds; refuse bad arguments of it."""
     checked_whole("physical_offset", physical_offset, least=None)
-    if timeout is not None:
-        checked_seconds("timeout", timeout)
+    return default if timeout is None else checked_seconds("timeout", timeout)
 
 
 class StoreReader:
@@ -444,10 +443,10 @@ class StoreReader:
     # -- the store itself
 
     @documented
-    def wait_dispatched(self, physical_offset: int, timeout: float | None = None) -> bool:
+    def wait_dispatched(self, physical_offset: int, timeout: Seconds | None = None) -> bool:
         """Return True if the log has the message at this physical offset, as of `refresh`."""
         self._check_open()
-        check_wait(physical_offset, timeout)
+        checked_wait(physical_offset, timeout, 0.0)
         return self._parts.commit_log.max_offset > physical_offset
 
     @property

@@ -23,7 +23,8 @@ _THING = object()
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "whole": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING),
     "count": (None, "7", 1.5, True, float("nan"), b"7", [], {}, _THING, -1),
-    "seconds": (None, "7", float("nan"), b"7", [], {}, _THING, -1, 1e12, 1 << 63, float("inf")),
+    "seconds": (None, "7", "soon", timedelta(-1), float("nan"), b"7", [], {}, _THING, -1, 1e12,
+                1 << 63, float("inf")),
     "time": (None, "soon", "7w", 1.5, True, float("nan"), [], {}, _THING),
     "size": (None, "7 GO", "", 1.5, True, float("nan"), b"7", [], {}, _THING, -1),
     "age": (None, -1, 1 << 62, timedelta(-1), 1.5, True, "soon", "", [], {}, _THING),

@@ -89,6 +89,17 @@ def test_the_identity_of_a_topic_is_no_setting() -> None:
     assert TopicOptions(2, id=5) == TopicOptions(2, id=6)
 
 
+def test_bounds_of_a_topic_are_numbers_or_texts() -> None:
+    assert TopicOptions(max_age_ms="7d", max_bytes="1.5GB") == TopicOptions(
+        max_age_ms=timedelta(days=7), max_bytes=1_500_000_000
+    )
+    assert TopicOptions(max_age_ms="7d").as_json()["max_age_ms"] == 7 * 86_400_000
+    with pytest.raises(InvalidMessage, match=r"^max_age_ms: '7' is not a valid age"):
+        TopicOptions(max_age_ms="7")
+    with pytest.raises(InvalidMessage, match=r"^max_bytes: '1 GO' is not a valid size"):
+        TopicOptions(max_bytes="1 GO")
+
+
 def test_sizes_and_times_of_a_store_s_settings_are_numbers_or_texts() -> None:
     given: dict[str, Any] = {
         "segment_size_bytes": "1GB",
@@ -101,6 +112,6 @@ def test_sizes_and_times_of_a_store_s_settings_are_numbers_or_texts() -> None:
     assert options.payload_size_max == 2 << 20
     assert (options.sync_after_ms, options.trash_grace_ms) == (10_000, 60_000)
     with pytest.raises(InvalidMessage, match=r"^segment_size_bytes: '1 GO' is not a valid size"):
-        StoreOptions(segment_size_bytes="1 GO")  # type: ignore[arg-type]
+        StoreOptions(segment_size_bytes="1 GO")
     with pytest.raises(TypeError, match="sync_after_messages = '10s': a whole number"):
         StoreOptions(sync_after_messages="10s")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from datetime import timedelta
 from typing import Any
@@ -12,9 +13,11 @@ from tubestore.errors import InvalidMessage
 from tubestore.values import (
     age_ms,
     age_text,
+    checked_seconds,
     moment_text,
     parse_age,
     parse_size,
+    parse_time,
     size_bytes,
     size_text,
 )
@@ -34,6 +37,8 @@ HOUR = 3_600_000
         ("delete,168", 168 * HOUR),
         ("delete, 90m", 5_400_000),
         ("delete,30s", 30_000),
+        ("1.5h", 5_400_000),
+        ("0.5s", 500),
     ],
 )
 def test_ages_are_texts_with_a_unit_or_tubemq_s_delete_policy(text: str, ms: int) -> None:
@@ -77,13 +82,18 @@ def test_a_float_is_no_age() -> None:
         ("10 GB", 10**10),
         ("64K", 64_000),
         ("2TiB", 2 << 40),
+        ("1.5GB", 1_500_000_000),
+        ("0.5KiB", 512),
+        ("1.3 KiB", 1331),
     ],
 )
 def test_sizes_have_decimal_and_binary_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.5GiB", "10 Gibibytes", "10gib"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "1.5", "1.5B", ".5GB", "1.GB", "1,5GB", "10 Gibibytes", "10gib"]
+)
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidMessage, match="is not a valid size"):
         parse_size(text)
@@ -116,3 +126,34 @@ def test_a_size_is_a_number_or_a_text_with_a_unit() -> None:
         size_bytes(-1, "limit")
     with pytest.raises(TypeError, match=r"^limit = 1.5: a whole number"):
         size_bytes(1.5, "limit")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (0, 0.0), (2, 2.0), (0.5, 0.5), ("1s", 1.0), ("500ms", 0.5), ("2m", 120.0), ("0.25s", 0.25),
+        (" 1s ", 1.0), (timedelta(milliseconds=1500), 1.5), (timedelta(microseconds=5), 5e-6),
+    ],
+)  # fmt: skip
+def test_waits_are_seconds_texts_or_timedeltas(given: Any, found: float) -> None:
+    assert checked_seconds("timeout", given) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("7", "timeout: '7' is not a valid time span: seconds as a number, a timedelta, or '1s'"),
+        ("soon", "timeout: 'soon' is not"),
+        ("-1s", "timeout: '-1s' is not"),
+        ("delete,7h", "timeout: 'delete,7h' is not"),
+        (timedelta(seconds=-1), "timeout = -1 day, 23:59:59: 0 to 1000000000 seconds"),
+        ("99999999h", "timeout = 99999999h: 0 to 1000000000 seconds"),
+    ],
+)
+def test_a_wait_that_is_none_is_refused_by_its_name(given: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}"):
+        checked_seconds("timeout", given)
+
+
+def test_a_time_so_long_ago_may_have_a_fraction() -> None:
+    assert parse_time("-1.5h", 10_000_000) == parse_time("1.5h", 10_000_000) == 4_600_000

@@ -47,7 +47,7 @@ from tubestore.reading import positions as places
 from tubestore.reading.sources import Filter
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns
-from tubestore.values import LONG_MAX, checked_seconds, checked_whole
+from tubestore.values import LONG_MAX, Seconds, Size, checked_seconds, checked_size, checked_whole
 
 log = logger(__name__)
 
@@ -225,19 +225,19 @@ class Consumer:
         self,
         limit: int = DEFAULT_LIMIT,
         *,
-        max_bytes: int = DEFAULT_BYTES,
-        timeout: float = 0.0,
+        max_bytes: Size = DEFAULT_BYTES,
+        timeout: Seconds = 0.0,
     ) -> Polled:
-        """Return up to `limit` messages; waits up to `timeout` seconds for the first one.
+        """Return up to `limit` messages; waits up to `timeout` for the first one.
 
-        `max_bytes` counts whole records; the first message comes even if it is larger. Takes part
-        in the group: partitions come and go in here, and the callbacks are called. What the poll
-        before returned counts as processed. Empty when the time is over or after `interrupt`.
+        `timeout`: seconds, a timedelta, or a text such as "500ms". `max_bytes` (a number, or a text
+        such as "1MB") counts whole records; the first message comes even if it is larger. Takes
+        part in the group: partitions come and go in here, and the callbacks are called. What the
+        poll before returned counts as processed. Empty when the time is over or after `interrupt`.
         """
         checked_whole("limit", limit, least=1, most=LONG_MAX)
-        checked_whole("max_bytes", max_bytes, least=1, most=LONG_MAX)
-        checked_seconds("timeout", timeout)
-        deadline = time.monotonic() + timeout
+        room = checked_size("max_bytes", max_bytes, least=1)
+        deadline = time.monotonic() + checked_seconds("timeout", timeout)
         with self._lock:
             self._note_processed()
         while True:
@@ -246,7 +246,7 @@ class Consumer:
                 self._take_turn()
                 self._commit_if_due()
                 try:
-                    polled = self._read(limit, max_bytes)
+                    polled = self._read(limit, room)
                 except BaseException:
                     self._take_back()
                     raise
@@ -332,16 +332,15 @@ class Consumer:
         """Let a poll that waits return at once; from any thread."""
         self._waiter.interrupt()
 
-    def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
+    def messages(self, *, idle_timeout: Seconds | None = None) -> Iterator[Message]:
         """Go through the messages one by one, and wait for more.
 
-        A message counts as processed when the next one is asked for. Ends after `idle_timeout`
-        idle seconds, or after `interrupt`.
+        A message counts as processed when the next one is asked for. Ends after
+        `idle_timeout` without one (seconds, a timedelta, or "1s"), or after `interrupt`.
         """
-        if idle_timeout is not None:
-            checked_seconds("idle_timeout", idle_timeout)
+        timeout = 3600.0 if idle_timeout is None else checked_seconds("idle_timeout", idle_timeout)
         while True:
-            polled = self.poll(timeout=3600.0 if idle_timeout is None else idle_timeout)
+            polled = self.poll(timeout=timeout)
             if not len(polled) and not polled.removed:
                 if idle_timeout is not None or self._closed:
                     return

@@ -244,13 +244,15 @@ def _options_of(given: dict[str, Any]) -> TopicOptions:
     """Return a topic's settings; TypeError or InvalidMessage if they are none."""
     options = TopicOptions(**given)
     for name, value in given.items():
-        number = value if value is None or isinstance(value, str) else whole_number(value)
-        if value is not None and number is None:
+        if name == "routing" or value is None:
+            continue
+        number = whole_number(value)
+        if number is None:
             raise TypeError(f"{name} = {value!r}: a whole number is needed")
-        if isinstance(number, int) and not 0 <= number < _NUMBER_MAX:
+        if not 0 <= number < _NUMBER_MAX:
             raise TypeError(f"{name} = {value!r}: too large or too small")
-    if not isinstance(options.id, int):
-        raise TypeError(f"id = {options.id!r}: a whole number is needed")
+    if options.id is None:
+        raise TypeError("id = None: a whole number is needed")
     return options
 
 

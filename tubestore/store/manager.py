@@ -35,7 +35,16 @@ from tubestore.store.retention import SegmentRow
 from tubestore.store.topic import Topic
 from tubestore.store.topic_reads import checked_settings
 from tubestore.store.topics import TopicDescription
-from tubestore.values import Age, Keep, Size, age_ms, checked_texts, checked_whole, size_bytes
+from tubestore.values import (
+    Age,
+    Keep,
+    Seconds,
+    Size,
+    age_ms,
+    checked_texts,
+    checked_whole,
+    size_bytes,
+)
 
 log = logger(__name__)
 
@@ -247,10 +256,10 @@ class MessageStoreManager(Mapping[str, Topic]):
         columns: Sequence[str] | None = None,
         verify: bool = False,
         auto_commit: bool = True,
-        auto_commit_interval: float = 5.0,
+        auto_commit_interval: Seconds = 5.0,
         durability: Durability | None = None,
-        session_timeout: float = 10.0,
-        max_poll_interval: float = 300.0,
+        session_timeout: Seconds = 10.0,
+        max_poll_interval: Seconds = 300.0,
         on_assigned: PartitionsCall | None = None,
         on_revoked: PartitionsCall | None = None,
         on_lost: PartitionsCall | None = None,
@@ -269,10 +278,11 @@ class MessageStoreManager(Mapping[str, Topic]):
         function; all members use the same. `verify` as in `Topic.read`.
         `durability`: what a commit survives; "memory" is "page_cache" here.
 
-        A member that sends no heartbeat for `session_timeout` seconds, or does not poll for
+        A member that sends no heartbeat for `session_timeout`, or does not poll for
         `max_poll_interval`, loses its partitions to the others, and then its commits raise
-        MemberFenced. `on_assigned`, `on_revoked` (they still may commit) and `on_lost` are called
-        with lists of (topic, partition), in `poll`.
+        MemberFenced. What was processed is committed every `auto_commit_interval`. Each of the
+        three is seconds, a timedelta, or a text such as "5m". `on_assigned`, `on_revoked` (they
+        still may commit) and `on_lost` are called with lists of (topic, partition), in `poll`.
 
         InvalidMessage, InvalidName, InvalidOption; NotAStore on a network file system,
         ReadOnlyStore where no file can be written.

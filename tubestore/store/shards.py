@@ -45,7 +45,7 @@ from tubestore.store.append import AddressBook, PreparedAppend, append_missing
 from tubestore.store.context import Context
 from tubestore.store.opening import ShardOpener
 from tubestore.store.topics import Topics
-from tubestore.values import checked_seconds, checked_texts, checked_whole
+from tubestore.values import Seconds, checked_seconds, checked_texts, checked_whole
 
 #: Shards that are flushed when the bound on all buffers is reached.
 RELIEVED_AT_ONCE = 16
@@ -255,7 +255,7 @@ class Shards:
         *,
         member: str | None,
         strategy: str | Mapping[str, Mapping[str, Iterable[int]]] | Strategy,
-        session_seconds: float,
+        session_seconds: Seconds,
         heartbeats: bool,
     ) -> Consumer:
         """Make a consumer; see `consumer` of the store."""

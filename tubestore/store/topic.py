@@ -61,6 +61,7 @@ from tubestore.store.topic_shards import TopicShards
 from tubestore.values import (
     LONG_MAX,
     Age,
+    Seconds,
     Size,
     checked_seconds,
     checked_texts,
@@ -433,19 +434,19 @@ class Topic:
         offset: Offset = "earliest",
         *,
         filter_items: Iterable[str] | None = None,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
         verify: bool = False,
     ) -> Iterator[Message]:
-        """Go through a partition and wait for more; ends after `idle_timeout` idle seconds.
+        """Go through a partition and wait for more; ends after `idle_timeout` without a message.
 
-        An append wakes it at once, of another process, too. `verify` as in `read`.
+        `idle_timeout`: seconds, a timedelta, or a text such as "1s". An append wakes it at once, of
+        another process, too. `verify` as in `read`.
         """
         position = resolve(self._shards.view_of(partition), offset)
         # Refused now, and not when messages come.
         items = None if filter_items is None else checked_texts("filter_items", filter_items)
-        if idle_timeout is not None:
-            checked_seconds("idle_timeout", idle_timeout)
-        return self._following(partition, position, items, idle_timeout, verify)
+        idle = None if idle_timeout is None else checked_seconds("idle_timeout", idle_timeout)
+        return self._following(partition, position, items, idle, verify)
 
     def _following(
         self,

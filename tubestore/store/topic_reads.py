@@ -24,7 +24,7 @@ from tubestore.reading import positions
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.reading.view import ShardView
 from tubestore.record.columns import Columns, columns_for
-from tubestore.values import checked_seconds, checked_texts, whole_number
+from tubestore.values import Seconds, checked_seconds, checked_texts, whole_number
 
 DEFAULT_PAGE_BYTES = 8 << 20
 #: What a read of many partitions returns at most, unless it is asked for more.
@@ -78,9 +78,9 @@ def checked_settings(
     columns: Sequence[str] | None,
     verify: bool,
     auto_commit: bool,
-    auto_commit_seconds: float,
+    auto_commit_seconds: Seconds,
     durability: Durability | None,
-    max_poll_seconds: float,
+    max_poll_seconds: Seconds,
     calls: Sequence[Callable[[list[Partition]], object] | None],
 ) -> Settings:
     """Return the settings of a consumer as users give them; TypeError or ValueError names one."""

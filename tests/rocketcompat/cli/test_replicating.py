@@ -30,7 +30,7 @@ CONFIG = MessageStoreConfig(
 
 OPTIONS = ("-o", "mappedFileSizeCommitLog=4096", "-o", "maxHashSlotNum=16", "-o", "maxIndexNum=100")
 
-NO_WAIT = ("--idle-timeout", "0.6", "--slave-timeout", "0", "--format", "jsonl")
+NO_WAIT = ("--idle-timeout", "600ms", "--slave-timeout", "0s", "--format", "jsonl")
 
 
 @contextmanager
@@ -214,5 +214,6 @@ def test_follow_and_serve_ha_use_tls(tmp_path: Path, command: Command) -> None:
         alone = command("serve-ha", master, "--tls-ca", PEM["ca"])
         assert (alone.code, "--tls-cert is" in alone.err) == (2, True)
         pair = ("--tls-cert", PEM["server"], "--idle-timeout", "0.1", "--listen", "127.0.0.1:0")
-        done = command("serve-ha", master, *OPTIONS, *pair, "--format", "jsonl")
+        listening = ("serve-ha", master, *OPTIONS, *pair, "--batch-size", "64KiB")
+        done = command(*listening, "--format", "jsonl")
         assert (done.code, done.rows[0]["accepted"]) == (0, 0)

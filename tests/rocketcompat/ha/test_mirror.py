@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,11 @@ def mirror_at(master: FakeMaster, tmp_path: Path) -> Iterator[MirrorAt]:
     yield make
     for mirror in made:
         mirror.close()
+
+
+def test_time_spans_of_a_mirror_are_numbers_or_texts(mirror_at: MirrorAt) -> None:
+    mirror = mirror_at(slave_timeout="0s", retry_seconds="10ms", heartbeat_seconds=timedelta(0))
+    assert not mirror.wait_reached(1 << 40, "1ms")
 
 
 @pytest.mark.parametrize("name", ["slave_timeout", "retry_seconds", "heartbeat_seconds"])

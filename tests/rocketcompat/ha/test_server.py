@@ -412,6 +412,13 @@ def test_bad_options_are_refused(given: dict[str, object], store: DefaultMessage
         HaServer(store, **given)  # type: ignore[arg-type]
 
 
+def test_sizes_and_time_spans_of_a_server_are_numbers_or_texts(store: DefaultMessageStore) -> None:
+    server = HaServer(store, batch_size="1KiB", silence_seconds="1m", slave_timeout="500ms")
+    assert (server.batch_size, server.silence_seconds) == (1024, 60.0)
+    with pytest.raises(InvalidMessage, match="batch_size: '1 GO' is not a valid size"):
+        HaServer(store, batch_size="1 GO")
+
+
 @pytest.mark.parametrize("name", ["slave_timeout", "silence_seconds", "heartbeat_seconds"])
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
 def test_a_time_span_of_a_server_that_is_none_is_refused(

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tubestore.errors import (
     StoreFailed,
 )
 from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.values import Seconds
 
 
 def test_what_is_put_is_pulled_and_found_by_key(tmp_path: Path) -> None:
@@ -202,6 +204,15 @@ def test_waiting_is_over_at_once_when_dispatch_has_stopped(
         put = store.put_message(Message("T"))
         with pytest.raises(StoreFailed, match="dispatch stopped: ZeroDivisionError"):
             store.wait_dispatched(put.physical_offset, timeout=30)
+
+
+@pytest.mark.parametrize("timeout", [30, "30s", timedelta(seconds=30)])
+def test_a_wait_is_seconds_a_text_or_a_timedelta(tmp_path: Path, timeout: Seconds) -> None:
+    with rocketcompat.open(tmp_path, "w", OPTIONS) as store:
+        put = store.put_message(Message("T"))
+        assert store.wait_dispatched(put.physical_offset, timeout=timeout)
+    with rocketcompat.open(tmp_path) as store:
+        assert store.wait_dispatched(put.physical_offset, timeout=timeout)
 
 
 def test_a_forked_child_cannot_use_the_store_and_does_not_close_it(tmp_path: Path) -> None:

@@ -116,6 +116,13 @@ def test_a_time_span_that_is_none_is_refused_before_anything_is_printed(
     assert "--idle-timeout" in refused.err
 
 
+def test_a_time_span_is_a_number_of_seconds_or_has_a_unit(cli: Cli, root: Path) -> None:
+    for given in ("0.001", "1ms"):
+        assert len(cli.json("tail", root, "t", "-n", 2, "-f", "--idle-timeout", given)) == 2
+    refused = cli("tail", root, "t", "-f", "--idle-timeout", "soon")
+    assert "'soon': seconds, or a text such as 500ms or 2m" in refused.err
+
+
 def test_following_ends_when_nothing_came_for_a_while(cli: Cli, root: Path) -> None:
     rows = cli.json("tail", root, "t", "-n", 2, "-f", "--idle-timeout", 0)
     assert numbers(rows) == [28, 29]

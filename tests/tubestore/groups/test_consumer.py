@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tubestore.groups.consumer import Consumer
 from tubestore.groups.directory import GroupDirectory
 from tubestore.groups.positions import PositionRows
 from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.values import Seconds
 
 Store = tubestore.MessageStoreManager
 SESSION_MS = 10_000
@@ -181,6 +183,26 @@ def test_an_append_wakes_a_poll(store: Store) -> None:
         assert bodies(consumer.poll(timeout=60)) == [b"y"]
         timer.join()
         assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("none", [0, "0s", timedelta(0)])
+def test_waits_and_sizes_are_numbers_texts_or_timedeltas(store: Store, none: Seconds) -> None:
+    fill(store, 8, partitions=1)
+    half = store["t"].partitions()["bytes"][0].as_py() // 2
+    with store.consumer(
+        "g", "t", session_timeout="10s", auto_commit_interval=none, max_poll_interval="5m"
+    ) as consumer:
+        assert len(consumer.poll(max_bytes=f"{half}B", timeout=none)) == 4
+        assert len(list(consumer.messages(idle_timeout=none))) == 4
+    assert store.describe_group("g").partitions[0].lag == 0
+    assert len(list(store["t"].follow(0, idle_timeout=none))) == 8
+
+
+@pytest.mark.parametrize("size", [0, "0", "1 GO", -1])
+def test_a_poll_of_no_bytes_is_refused(store: Store, size: Any) -> None:
+    fill(store, 1)
+    with store.consumer(None, "t") as consumer, pytest.raises(ValueError, match="max_bytes"):
+        consumer.poll(max_bytes=size)
 
 
 def test_interrupt_ends_a_poll(store: Store) -> None:
@@ -717,7 +739,7 @@ def test_heartbeats_keep_a_member_that_works_for_long() -> None:
         ({"on_removed": "stop"}, ValueError, "on_removed 'stop'"),
         ({"durability": "disk"}, ValueError, "durability 'disk'"),
         ({"session_timeout": 0}, ValueError, "session_timeout"),
-        ({"session_timeout": "x"}, TypeError, "session_timeout"),
+        ({"session_timeout": "x"}, ValueError, "session_timeout"),
         ({"max_poll_interval": -1}, ValueError, "max_poll_interval"),
         ({"columns": ["x"]}, ValueError, "columns x"),
         ({"columns": []}, ValueError, "columns: at least one is needed"),

@@ -129,11 +129,15 @@ FollowOption = Annotated[
 
 
 def seconds(value: str | float) -> float:
-    """Read an option's time span in seconds; BadParameter."""
+    """Read an option's wait: seconds, or a text such as "1m"; BadParameter."""
+    given: Any = value
+    with contextlib.suppress(ValueError):
+        given = float(value)
     try:
-        return checked_seconds("SECONDS", float(value))
+        return checked_seconds("SECONDS", given)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        text = f"{value!r}: seconds, or a text such as 500ms or 2m"
+        raise typer.BadParameter(text if given is value else str(error)) from None
 
 
 IdleTimeoutOption = Annotated[
