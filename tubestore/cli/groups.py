@@ -330,8 +330,12 @@ def _consume(root: str, wanted: Consumed, *, out: str | None, **how: Any) -> Non
         with consumer:
             rows = _rows(consumer, wanted)
             if output.format is Format.TEXT:
+                shown = False
                 for row in rows:
                     print(_line(row), flush=True)
+                    shown = True
+                if not shown and wanted.limit != 0:
+                    note("no such messages")
             else:
                 emit_rows(rows, COLUMNS, output)
 

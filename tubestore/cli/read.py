@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from tubestore.disks.roots import disk_of
 from tubestore.messages import ALL_COLUMNS, MESSAGE_SCHEMA
 from tubestore.record.columns import columns_for
 from tubestore.record.layouts import address_from_int
+from tubestore.record.records import ENTRY_SIZE
 from tubestore.segments.listing import check_root
 from tubestore.store.topic import Topic, shards_of
 from tubestore.store.topic_reads import make_filter
@@ -57,7 +58,7 @@ class ReadRequest(NamedTuple):
 def read(root: str, topic: str, chosen: ReadRequest, *, out: str | None, **how: Any) -> None:
     """Print the messages that are wanted."""
     offset = _parse_offset(chosen)
-    bounds = {
+    bounds: dict[str, Any] = {
         "filter_items": chosen.filter_items or None,
         "start": parse_bound(chosen.start),
         "end": parse_bound(chosen.end),
@@ -80,10 +81,35 @@ def read(root: str, topic: str, chosen: ReadRequest, *, out: str | None, **how: 
             MESSAGE_SCHEMA,
             columns,
             output,
-            "no such messages",
+            lambda: nothing_found(found, chosen.partition, offset, chosen.store_id, **bounds),
             to_rows=rows_of,
             position=_scan_position if whole else _page_position,
         )
+
+
+def nothing_found(
+    topic: Topic,
+    partition: int | None,
+    offset: int | str = "earliest",
+    store_id: int | None = None,
+    filter_items: list[str] | None = None,
+    start: int | None = None,
+    end: int | None = None,
+) -> str:
+    """Return why nothing was printed: how many messages were looked through, and for what."""
+    if partition is not None:
+        count = topic.count(partition, cast(Any, offset))
+    else:
+        views = [v for v in shards_of(topic).views() if store_id in (None, v.store_id)]
+        first = offset if isinstance(offset, int) else 0
+        count = sum(max(0, v.index_end - max(first, v.index_start)) for v in views) // ENTRY_SIZE
+    missing = []
+    if filter_items:
+        missing.append(f"has filter item {' or '.join(map(repr, filter_items))}")
+    if start is not None or end is not None:
+        missing.append("was received in this time")
+    reason = f": none of {count} {' and '.join(missing)}" if count and missing else ""
+    return f"no such messages{reason}"
 
 
 def _text_place(column: Column) -> int:

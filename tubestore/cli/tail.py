@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tubestore
-from tubestore.cli.kit.arguments import check_topic, printing
+from tubestore.cli.kit.arguments import check_topic, note, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
 from tubestore.cli.kit.text import Row, message_line, time_text
-from tubestore.cli.read import COLUMNS, rows_of
+from tubestore.cli.read import COLUMNS, nothing_found, rows_of
 from tubestore.core.kernels import rows_at
 from tubestore.disks.roots import disk_of
 from tubestore.groups.feed import feeds_of
@@ -64,6 +64,12 @@ class Tail:
         if len(views) > 1:
             found.sort(key=lambda row: row["received_time"])
         return found[-lines:] if lines else []
+
+    def nothing(self) -> str:
+        """Return why nothing was printed."""
+        wanted = self._wanted
+        items = wanted.filter_items if wanted.lines else None
+        return nothing_found(self._topic, wanted.partition, filter_items=items)
 
     def _views(self) -> list[ShardView]:
         partition = self._wanted.partition
@@ -122,8 +128,12 @@ def tail(root: str, topic: str, wanted: Wanted, *, out: str | None, **how: Any) 
     with tubestore.open(root, mode="r") as store, printing(out, **how) as output:
         source = Tail(store, store.topic(topic), wanted)
         if output.format is Format.TEXT:
+            shown = False
             for row in _rows_of(source, wanted):
                 print(_line(row))  # at once: columns would have to wait for the widest
+                shown = True
+            if not shown and (wanted.lines or wanted.follow):
+                note(source.nothing())
         else:
             emit_rows(_rows_of(source, wanted), COLUMNS, output)
 

@@ -51,6 +51,12 @@ def test_consume_begins_where_it_is_asked_to(cli: Cli, root: Path) -> None:
     assert cli("consume", root, "t", "--start", "sometime").code == 2
 
 
+def test_a_consumer_that_got_nothing_says_so_to_people(cli: Cli, root: Path) -> None:
+    words = ("consume", root, "t", "--filter-item", "nope", "--idle-timeout", 0)
+    assert (cli(*words).out, cli(*words).err) == (b"", "no such messages\n")
+    assert cli(*words, "--format", "jsonl").err == ""
+
+
 def test_text_has_a_line_a_message(cli: Cli, root: Path) -> None:
     lines = cli("consume", root, "t", "-n", 2).out.decode().splitlines()
     assert lines == [

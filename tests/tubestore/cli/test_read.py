@@ -49,6 +49,25 @@ def test_an_empty_read_and_an_empty_dump_are_done(cli: Cli, root: Path, tmp_path
     assert cli("dump", tmp_path / "empty", "-f", "jsonl") == Result(0, b"", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--filter-item", "nope"], ": none of 1000 has filter item 'nope'"),
+        (["--filter-item", "a", "--filter-item", "b"], ": none of 1000 has filter item 'a' or 'b'"),
+        (["-p", 1, "--filter-item", "nope"], ": none of 250 has filter item 'nope'"),
+        (["-p", 1, "--offset", 28 * 500, "--end", "-2h"],
+         ": none of 125 was received in this time"),
+        (["--store-id", 0, "--offset", 28 * 900, "--filter-item", "a", "--start", "-2h"],
+         ": none of 100 has filter item 'a' and was received in this time"),
+        (["-p", 1, "--offset", "latest"], ""),
+    ],
+)  # fmt: skip
+def test_what_has_no_such_message_is_described_with_how_many_there_are(
+    cli: Cli, root: Path, words: list[object], reason: str
+) -> None:
+    assert cli("read", root, "t", *words) == Result(0, b"", f"no such messages{reason}\n")
+
+
 @pytest.mark.parametrize("command", ["read", "dump"])
 def test_the_time_of_a_message_is_shown_to_people_and_a_number_for_programs(
     cli: Cli, tmp_path: Path, command: str
@@ -77,3 +96,17 @@ def test_times_bound_a_read(cli: Cli, tmp_path: Path) -> None:
     for wrong in ("2026-01-01", "yesterday"):
         result = cli("read", root, "t", "--start", wrong)
         assert (result.code, result.out) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    "words", [["read", "x"], ["tail", "x"], ["consume", "x"], ["dump", "-t", "x"]]
+)
+def test_in_an_empty_directory_there_is_no_store_and_that_is_named(
+    cli: Cli, tmp_path: Path, words: list[str]
+) -> None:
+    result = cli(words[0], tmp_path, *words[1:])
+    text = f"tubestore: no topic 'x': {tmp_path} is empty, there is no store\n"
+    assert result == Result(1, b"", text)
+    with tubestore.open(tmp_path):
+        pass
+    assert cli("read", tmp_path, "x").err == "tubestore: no topic 'x' in this store\n"

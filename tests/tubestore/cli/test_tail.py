@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tubestore
-from tests.support.tube_cli import COMMAND, ENVIRONMENT, Cli
+from tests.support.tube_cli import COMMAND, ENVIRONMENT, Cli, Result
 from tests.support.tube_cli import cli as cli
 
 
@@ -126,3 +126,25 @@ def test_a_time_span_is_a_number_of_seconds_or_has_a_unit(cli: Cli, root: Path) 
 def test_following_ends_when_nothing_came_for_a_while(cli: Cli, root: Path) -> None:
     rows = cli.json("tail", root, "t", "-n", 2, "-f", "--idle-timeout", 0)
     assert numbers(rows) == [28, 29]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--filter-item", "nope"], ": none of 30 has filter item 'nope'"),
+        (["-p", 1, "--filter-item", "nope"], ": none of 8 has filter item 'nope'"),
+        (["-f", "--idle-timeout", 0, "--filter-item", "nope"],
+         ": none of 30 has filter item 'nope'"),
+        (["-f", "--idle-timeout", 0, "-n", 0], ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("format", ["text", "jsonl"])
+def test_a_tail_that_has_shown_nothing_says_so_to_people(
+    cli: Cli, root: Path, words: list[object], reason: str, format: str
+) -> None:
+    shown = f"no such messages{reason}\n" if format == "text" else ""
+    assert cli("tail", root, "t", *words, "--format", format) == Result(0, b"", shown)
+
+
+def test_no_lines_are_no_reason_to_say_that_there_are_none(cli: Cli, root: Path) -> None:
+    assert cli("tail", root, "t", "-n", 0) == Result(0, b"", "")

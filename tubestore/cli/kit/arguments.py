@@ -65,6 +65,8 @@ def check_topic(root: str, topic: str | None, store_id: int | None = None) -> No
     A slip of the hand would otherwise look like a sound store.
     """
     there = _topics_of(root)
+    if topic is not None and there == set() and is_empty(root):
+        raise NotThere(f"topic {topic!r}: {root} is empty, there is no store")
     if topic is not None and there and topic not in there:
         raise NotThere(f"topic {topic!r} in this store", sorted(there), topic)
     if store_id is not None:
@@ -272,16 +274,16 @@ def emit_found(
     rows: Iterable[Row],
     columns: Sequence[Column],
     output: Output,
-    nothing: str,
+    nothing: str | Callable[[], str],
     *,
     position: Callable[[Row], Any] | None = None,
     summary: Summary | None = None,
 ) -> Summary:
-    """As `emit_rows`, but text without a row is a note instead of a head of columns."""
+    """As `emit_rows`, but text without a row is the note `nothing` instead of a head of columns."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None and output.format is Format.TEXT:
-        note(nothing)
+        note(nothing if isinstance(nothing, str) else nothing())
         summary = summary or Summary()
         report(summary, output)
         return summary

@@ -22,7 +22,7 @@ def emit_batches(
     schema: pa.Schema,
     columns: Sequence[Column],
     output: Output,
-    nothing: str,
+    nothing: str | Callable[[], str],
     *,
     to_rows: Callable[[pa.RecordBatch], Iterable[Row]],
     position: Callable[[Row], Any] | None = None,

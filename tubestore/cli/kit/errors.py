@@ -54,10 +54,15 @@ _USAGE = (InvalidMessage, InvalidName, InvalidOption, MessageTooLarge)
 class NotThere(Exception):
     """What an option names is not in the store; the text lists what there is.
 
-    It begins with the name that is nearest to the `wanted` one.
+    It begins with the name that is nearest to the `wanted` one. Without `names` it lists nothing.
     """
 
-    def __init__(self, what: str, names: Iterable[str], wanted: str | None = None) -> None:
+    def __init__(
+        self, what: str, names: Iterable[str] | None = None, wanted: str | None = None
+    ) -> None:
+        if names is None:
+            super().__init__(f"no {what}")
+            return
         there, hint = list(names), ""
         if wanted is not None:
             import difflib
