@@ -182,30 +182,18 @@ class Message:
             raise ValueError(f"received_time_ms = {self.received_time_ms}: no datetime") from None
 
 
-class _ArrowRows:
-    """Rows as Arrow batches of one schema; they read as a stream as often as one likes."""
+class ArrowTable:
+    """Rows with an Arrow `table`: their number, and the forms that other libraries have."""
 
-    __slots__ = ("_batches", "_schema", "_table")
-
-    def __init__(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._batches, self._schema = batches, schema
-        self._table: pa.Table | None = None
+    __slots__ = ()
 
     @property
     def table(self) -> pa.Table:
-        """All rows; of several shards in their order, and in the order of their offsets."""
-        if self._table is None:
-            self._table = pa.Table.from_batches(self._batches, self._schema)
-        return self._table
+        """All rows."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
-        return sum([batch.num_rows for batch in self._batches])
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self.table.__arrow_c_stream__(requested_schema)
-
-    def __iter__(self) -> Iterator[Message]:
-        return messages_of(self._batches)
+        return int(self.table.num_rows)
 
     def to_arrow(self) -> pa.Table:
         """Return all rows; the same as `table`."""
@@ -229,6 +217,32 @@ class _ArrowRows:
         ]
         rows = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
         return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
+
+
+class _ArrowRows(ArrowTable):
+    """Rows as Arrow batches of one schema; they read as a stream as often as one likes."""
+
+    __slots__ = ("_batches", "_schema", "_table")
+
+    def __init__(self, batches: list[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches, self._schema = batches, schema
+        self._table: pa.Table | None = None
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows; of several shards in their order, and in the order of their offsets."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self._batches, self._schema)
+        return self._table
+
+    def __len__(self) -> int:
+        return sum([batch.num_rows for batch in self._batches])
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[Message]:
+        return messages_of(self._batches)
 
 
 class _IndexedRows(_ArrowRows):

@@ -6,6 +6,7 @@ have columns of a record's place in its log, which no put takes. Pure; thread-sa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -41,15 +42,30 @@ _PLACE_PROPERTIES = (PROPERTY_MULTI_OFFSET, PROPERTY_CRC)
 _TOPIC_PROPERTIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID)
 
 
+def _table_of(batches: Iterator[Any]) -> pa.Table:
+    found = list(batches)
+    for batch in found:
+        if not isinstance(batch, pa.RecordBatch):
+            text = f"batches are needed, not {type(batch).__name__}"
+            raise InvalidMessage(f"not a table of messages: {text}")
+    try:
+        return pa.Table.from_batches(found, None if found else RECORD_SCHEMA)
+    except pa.ArrowException as error:
+        raise InvalidMessage(f"not a table of messages: {error}") from None
+
+
 def put_again(messages: Any, topic: str | None = None) -> Any:
     """Return rows that a read gave as columns for a put; other messages as they are.
 
     Topic (or another one), queue, properties, flags, the time and host of the producer stay, and a
-    delayed message is not delayed again. InvalidMessage names the first row that is damaged, or the
+    delayed message is not delayed again. Batches that are gone through once, such as a scan's, are
+    all read first. InvalidMessage names the first row that is damaged, or the
     stand-in of a lost message.
     """
     if isinstance(messages, dict) and _OF_PLACE.isdisjoint(messages):
         return messages
+    if isinstance(messages, Iterator) and not hasattr(messages, "__arrow_c_stream__"):
+        messages = _table_of(messages)
     try:
         table = pa.table(messages)
     except (TypeError, ValueError, OverflowError, pa.ArrowException):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,11 @@ from rocketcompat.commitlog.walk import Gaps
 from rocketcompat.formats import (
     CQ_PRE_FILL_SIZE,
     LOST_REASON,
+    MAGIC_V1,
     parse_properties,
 )
 from rocketcompat.index.items import key_hashes
+from rocketcompat.messages import MessageRecord
 from rocketcompat.reading.choice import ALL, Choice, units_with
 from rocketcompat.reading.parts import QueuePart
 from rocketcompat.record.arrow import (
@@ -38,6 +40,7 @@ from rocketcompat.record.verify import follow
 from tubestore.core.kernels import Int64s, ranks, slices
 from tubestore.core.layout import Buffer
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
+from tubestore.messages import ArrowTable
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
 SCAN_BYTES = 4 << 20
@@ -47,11 +50,40 @@ _QUEUE_ID, _TOPIC, _MARK, _QUEUE_OFFSET = map(
 )
 
 
+class _BatchPage(ArrowTable):
+    """Messages as one Arrow batch; by their number, and gone through, they are records."""
+
+    batch: pa.RecordBatch
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows, as a table."""
+        return pa.Table.from_batches([self.batch])
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
+        return self.batch.__arrow_c_array__(requested_schema)
+
+    def __iter__(self) -> Iterator[MessageRecord]:
+        return _records_of(self.batch)
+
+    @overload
+    def __getitem__(self, place: int) -> MessageRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[MessageRecord]: ...
+    def __getitem__(self, place: int | slice) -> MessageRecord | list[MessageRecord]:
+        if isinstance(place, slice):
+            return list(_records_of(self.batch.take(pa.array(range(len(self))[place], pa.int64()))))
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"message {place} of a page of {len(self)}")
+        return next(_records_of(self.batch.slice(place % len(self), 1)))
+
+
 @dataclass(frozen=True)
-class QueuePage:
+class QueuePage(_BatchPage):
     """Messages of a queue, and where to go on: behind those that cannot be read, too.
 
-    A stand-in of a lost message has the state "lost" and no body, and is in `problems`.
+    A stand-in of a lost message has the state "lost" and no body, and is in `problems`. `page[0]`,
+    `page[-3:]` and a loop give records, as `get_message` does (they need all columns).
     """
 
     batch: pa.RecordBatch
@@ -61,13 +93,13 @@ class QueuePage:
     def __repr__(self) -> str:
         return _short(self, f"next_offset={self.next_offset}")
 
-    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
-        return self.batch.__arrow_c_array__(requested_schema)
-
 
 @dataclass(frozen=True)
-class QueuesPage:
-    """Messages of many queues, in the order of the log, and where to go on in each queue."""
+class QueuesPage(_BatchPage):
+    """Messages of many queues, in the order of the log, and where to go on in each queue.
+
+    Its rows are records as those of a `QueuePage` are.
+    """
 
     batch: pa.RecordBatch
     next_offsets: dict[tuple[str, int], int]
@@ -76,8 +108,33 @@ class QueuesPage:
     def __repr__(self) -> str:
         return _short(self, f"{len(self.next_offsets)} queues")
 
-    def __arrow_c_array__(self, requested_schema: object | None = None) -> object:
-        return self.batch.__arrow_c_array__(requested_schema)
+
+def _records_of(batch: pa.RecordBatch) -> Iterator[MessageRecord]:
+    """Go through the rows of a batch with all columns, one record a message."""
+    missing = [name for name in RECORD_SCHEMA.names if name not in batch.schema.names]
+    if missing:
+        reason = "a record needs all columns: read without columns=, or use .batch"
+        raise ValueError(f"no column {', '.join(missing)}: {reason}")
+    for row in batch.to_pylist():
+        yield MessageRecord(
+            row["physical_offset"],
+            row["total_size"],
+            1 if row["magic_code"] == MAGIC_V1 else 2,
+            row["topic"],
+            row["queue_id"],
+            row["queue_offset"],
+            row["flag"],
+            row["sys_flag"],
+            row["born_timestamp"],
+            row["store_timestamp"],
+            row["born_host"],
+            row["store_host"],
+            row["reconsume_times"],
+            row["prepared_transaction_offset"],
+            row["body_crc"],
+            row["properties"].decode("utf-8", "replace"),
+            row["body"] or b"",
+        )
 
 
 def _short(page: QueuePage | QueuesPage, place: str) -> str:

@@ -131,7 +131,7 @@ class DefaultMessageStore(StoreReader):
         Columns: `topic` (needed), `body`, `queue_id`, `tags`, `keys` (text, or lists of texts),
         `properties` (text as on disk, or a map), and the other fields of `Message`, by name. What
         `scan`, `read_queue`, `query_messages` or `get_message` returned is put again, in the topics
-        and queues that it names.
+        and queues that it names. (A scan is read to its end first: of a long one, put each batch.)
 
         Returns a row a message: physical_offset, queue_offset, size (bytes), store_timestamp (ms),
         status (a `PutStatus` name: PUT_OK, or FLUSH_DISK_TIMEOUT where the message is stored and

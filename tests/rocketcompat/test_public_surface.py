@@ -40,6 +40,7 @@ RECORD = """
 PUT = "count index msg_id physical_offset queue_offset size status store_host_bytes store_timestamp"
 PUT_BATCH = PUT.replace("physical_offset", "physical_offsets").replace("size ", "sizes ")
 VERDICT = "delete due_ms modified_ms path reason size start"
+PAGE = "batch problems table to_arrow to_pandas to_polars "
 PUBLISHED = "data_size end job_id number replayed rows start"
 RECOVERED = """
     clean cut_bytes damages dropped index_verified_from log_end own quarantine reason verified_from
@@ -53,8 +54,8 @@ HELD: dict[str, tuple[Callable[[Any], Any], str]] = {
     "writer": (lambda store: store, READER + WRITER),
     "answer of get_message": (lambda store: store.get_message("T", 0, 0), PULLED),
     "answer of query_message": (lambda store: store.query_message("T", "k"), QUERIED),
-    "page": (lambda store: store.read_queue("T", 0), "batch next_offset problems"),
-    "pages": (lambda store: store.read_queues({("T", 0): 0}), "batch next_offsets problems"),
+    "page": (lambda store: store.read_queue("T", 0), PAGE + "next_offset"),
+    "pages": (lambda store: store.read_queues({("T", 0): 0}), PAGE + "next_offsets"),
     "record": (lambda store: store.look_message(0), RECORD),
     "answer of put_message": (lambda store: store.put_message(Message("T")), PUT),
     "answer of put_messages": (

@@ -31,7 +31,9 @@ READS: dict[str, Callable[[DefaultMessageStore], Any]] = {
     "read_queue": lambda store: store.read_queue("T", 1),
     "its batch": lambda store: store.read_queue("T", 1).batch,
     "read_queues": lambda store: store.read_queues({("T", 1): 0}),
-    "scan": lambda store: pa.Table.from_batches(store.scan()),
+    "scan": lambda store: store.scan(),
+    "a table of a scan": lambda store: pa.Table.from_batches(store.scan()),
+    "a page's table": lambda store: store.read_queue("T", 1).to_arrow(),
     "get_message": lambda store: store.get_message("T", 1, 0),
     "pandas": lambda store: store.read_queue("T", 1).batch.to_pandas(),
 }
@@ -165,3 +167,13 @@ def test_a_record_of_several_messages_gets_new_offsets() -> None:
 def test_columns_of_a_callers_own_stay_as_they_are() -> None:
     given = {"topic": ["T"], "body": [b"x"], "store_host": ["10.0.0.1:1"]}
     assert put_again(given) is given
+
+
+def test_a_scan_without_a_row_puts_none_and_rows_that_are_no_batches_are_refused(
+    store: DefaultMessageStore,
+) -> None:
+    end = store.max_physical_offset
+    assert store.put_columns(store.scan(end)).num_rows == 0
+    with pytest.raises(InvalidMessage, match="batches are needed, not dict"):
+        store.put_columns(iter([{"topic": "T"}]))
+    assert store.max_physical_offset == end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import rocketcompat
@@ -398,3 +399,40 @@ def test_a_page_prints_short(store: DefaultMessageStore) -> None:
     page, pages = store.read_queue("none", 0), store.read_queues({("none", 0): 0})
     assert repr(page) == "QueuePage(0 messages, next_offset=0, problems=0)"
     assert repr(pages) == "QueuesPage(0 messages, 1 queues, problems=0)"
+
+
+def test_a_page_is_counted_indexed_and_gone_through(memory_vfs: MemoryVfs) -> None:
+    with rocketcompat.open("/s", "w", CONFIG, vfs=memory_vfs, background=False) as store:
+        for number in range(5):
+            host = "[::1]:5" if number == 3 else "10.0.0.1:9"
+            store.put_message(Message("T", b"%d" % number, "tag", "k", born_host=host, flag=number))
+        dispatcher_of(store).dispatch_pending()
+        records = store.get_message("T", 0, 0).messages
+        for page in (store.read_queue("T", 0), store.read_queues({("T", 0): 0})):
+            assert len(page) == 5
+            assert (page[0], page[-1], page[1:3]) == (records[0], records[4], records[1:3])
+            assert list(page) == records
+            with pytest.raises(IndexError, match="message 5 of a page of 5"):
+                page[5]
+        assert len(store.read_queue("T", 0, 3)) == 2
+        part = store.read_queue("T", 0, columns=["topic", "flag"])
+        assert len(part) == 5
+        with pytest.raises(ValueError, match=r"no column .*: read without columns="):
+            part[0]
+
+
+def test_a_page_is_a_table_in_the_forms_of_other_libraries(store: DefaultMessageStore) -> None:
+    page = store.read_queue("none", 0)
+    assert page.to_arrow() == page.table == pa.table(page) == pa.Table.from_batches([page.batch])
+    pages = store.read_queues({("none", 0): 0})
+    assert pages._repr_html_().startswith("<p>QueuesPage(0 messages, 1 queues, problems=0)</p>")
+    assert "<th>queue_offset</th>" in pages._repr_html_()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_page_is_a_data_frame_where_its_library_is_there(
+    store: DefaultMessageStore, library: str
+) -> None:
+    pytest.importorskip(library)
+    page = store.read_queues({("none", 0): 0})
+    assert len(getattr(page, f"to_{library}")()) == 0
