@@ -153,4 +153,4 @@ def _unknown_argument(name: str) -> str:
     option = camel_to_snake(name)
     if option in options:
         return f"{name!r} is an option: config=rocketcompat.MessageStoreConfig({option}=...)"
-    return unknown_name(name, ("config", "layouts", "vfs", "clock", "background", *options))
+    return unknown_name(name, ("mode", "config", "layouts", "vfs", "clock", "background", *options))

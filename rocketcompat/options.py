@@ -40,7 +40,7 @@ from rocketcompat.formats import (
 from tubestore.core.doors import logger
 from tubestore.errors import InvalidMessage, unknown_name
 from tubestore.options import StoreOptions
-from tubestore.values import WHOLE_END, SizeInBytes, setting, size_bytes
+from tubestore.values import WHOLE_END, SizeInBytes, hinted, setting, size_bytes
 
 _log = logger(__name__)
 LAYOUTS = frozenset({"consume_queue", "index", "tube"})
@@ -85,6 +85,7 @@ _LEAST = {
 }
 
 
+@hinted
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageStoreConfig:
     """How a store is laid out and run; make a changed copy with `changed`.

@@ -17,6 +17,7 @@ from tubestore.values import (
     SizeInBytes,
     SizeOrNone,
     age_ms,
+    hinted,
     setting,
     size_bytes,
     whole_number,
@@ -51,6 +52,7 @@ def _in_unit(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """Settings of one process's use of a store, as `tubestore.open` takes them; none is on disk.
@@ -177,6 +179,7 @@ _OF_TOPIC = (
 )  # fmt: skip
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
     """Settings of a topic; kept in `<root>/.tubestore/topics.json`.

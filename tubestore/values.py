@@ -9,15 +9,17 @@
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import re
 import sys
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, unknown_name
 
 #: A time span: a timedelta, or a text such as "36h" or TubeMQ's "delete,168h". A bare number is ms,
 #: and warns: callers mean seconds or days as often.
@@ -52,6 +54,25 @@ _BEFORE_NOW = re.compile(f"-?{_SPAN}")
 _POLICY = re.compile(r"delete\s*,\s*(\d+)([smh]?)")
 _SIZE = re.compile(_NUMBER + r"\s*([KMGTP]i?)?B?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+Settings = TypeVar("Settings")
+
+
+def hinted(settings: type[Settings]) -> type[Settings]:
+    """Let a dataclass refuse a name that it does not have with the nearest one that it has."""
+    names = [each.name for each in fields(cast(Any, settings)) if each.init]
+    known, make = frozenset(names), settings.__init__
+
+    @functools.wraps(make)
+    def __init__(self: Any, *values: Any, **given: Any) -> None:
+        if not given.keys() <= known:
+            name = next(name for name in given if name not in known)
+            raise TypeError(f"{settings.__name__}: {unknown_name(name, names)}")
+        make(self, *values, **given)
+
+    settings.__init__ = __init__  # type: ignore[method-assign]
+    return settings
 
 
 def setting(default: int | None) -> Any:

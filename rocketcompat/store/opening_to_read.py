@@ -45,7 +45,7 @@ def _open(parts: Parts) -> None:
     refuse_shards(parts)
     for directory in (*parts.log_directories, *parts.read_only_directories):
         if not parts.vfs.exists(directory):
-            raise NotAStore(parts.root, f"has no directory {directory}")
+            raise NotAStore(parts.root, _what_is_missing(parts, directory))
     refuse_other_logs(parts)
     known = ProgressFile(parts.vfs, parts.root).read()
     lost = lost_end(parts, known)
@@ -62,6 +62,15 @@ def _open(parts: Parts) -> None:
         parts.find_missing_queues(closed)
     elif not clean_exit:
         _find_messages_without_units(parts, known)
+
+
+def _what_is_missing(parts: Parts, directory: str) -> str:
+    """Return why there is no store to read, and how one is made where nothing is."""
+    if not parts.vfs.exists(parts.root):
+        return "no such directory; mode='w' makes a store"
+    if not parts.vfs.entries(parts.root):
+        return "is empty; mode='w' makes a store"
+    return f"has no directory {directory}"
 
 
 def _find_messages_without_units(parts: Parts, known: tuple[Progress, bool] | None) -> None:

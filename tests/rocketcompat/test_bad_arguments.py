@@ -199,4 +199,6 @@ def test_an_open_that_is_given_options_in_another_way_names_the_right_one(tmp_pa
             opens(tmp_path, "w", **{name: "SYNC_FLUSH"})
     with pytest.raises(TypeError, match="unknown 'layout'; did you mean 'layouts'"):
         opens(tmp_path, layout=["index"])
+    with pytest.raises(TypeError, match="unknown 'mod'; did you mean 'mode'"):
+        opens(tmp_path, mod="w")
     assert list(tmp_path.iterdir()) == []

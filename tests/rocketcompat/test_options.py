@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,20 @@ def test_the_option_that_bounds_a_record_is_known() -> None:
     small = MessageStoreConfig(mapped_file_size_commit_log=4096)
     assert small.record_size_setting == "mapped_file_size_commit_log"
     assert MessageStoreConfig().record_size_setting == "max_message_size"
+
+
+@pytest.mark.parametrize("make", [MessageStoreConfig, MessageStoreConfig().changed])
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(make: Any) -> None:
+    words = r"unknown 'mapped_file_size_comit_log'; did you mean 'mapped_file_size_commit_log'\?"
+    with pytest.raises(TypeError, match=rf"^MessageStoreConfig: {words}"):
+        make(mapped_file_size_comit_log=4096)
+    with pytest.raises(TypeError, match=r"^MessageStoreConfig: unknown 'wrong'$"):
+        make(wrong=1)
+
+
+def test_settings_are_copied_and_pickled_as_they_are() -> None:
+    config = MessageStoreConfig(max_message_size="1MiB")
+    assert pickle.loads(pickle.dumps(config)) == copy.copy(config) == copy.deepcopy(config)
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -98,6 +100,17 @@ def test_bounds_of_a_topic_are_numbers_or_texts() -> None:
         TopicOptions(max_age_ms="7")
     with pytest.raises(InvalidMessage, match=r"^max_bytes: '1 GO' is not a valid size"):
         TopicOptions(max_bytes="1 GO")
+
+
+@pytest.mark.parametrize("options", [StoreOptions, TopicOptions])
+def test_a_misspelt_setting_is_refused_with_the_nearest_name(options: Any) -> None:
+    near = fields(options)[0].name
+    for make in (options, options().with_values):
+        with pytest.raises(TypeError) as refused:
+            make(**{f"{near}x": 1})
+        words = f"{options.__name__}: unknown '{near}x'; did you mean '{near}'?"
+        assert str(refused.value) == words
+    assert str(signature(options)).startswith(f"({near}: ")
 
 
 def test_sizes_and_times_of_a_store_s_settings_are_numbers_or_texts() -> None:

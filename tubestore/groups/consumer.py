@@ -42,7 +42,7 @@ from tubestore.groups.membership import TopicShape
 from tubestore.groups.outputs import Prepared, in_files, put_aside_row
 from tubestore.groups.waiter import FIND_SECONDS, Waiter
 from tubestore.messages import Ack, BatchAck, Message, Polled, Removed
-from tubestore.options import ENTRY_SIZE, Durability
+from tubestore.options import ENTRY_SIZE, Durability, TopicOptions
 from tubestore.reading import positions as places
 from tubestore.reading.sources import Filter
 from tubestore.reading.view import ShardView
@@ -381,7 +381,9 @@ class Consumer:
                 if topic not in shapes:
                     raise UnknownTopic(topic)
                 if shapes[topic].places(np.array([number]))[0] < 0:
-                    raise InvalidMessage(f"partition {number} is not one of topic {topic!r}'s")
+                    shape = TopicOptions(shapes[topic].partitions, shapes[topic].stores)
+                    text = f"partition {number}: topic {topic!r} has {shape.partition_names()}"
+                    raise InvalidMessage(text)
             return list(self._by_hand)
         return [
             (topic, number)

@@ -812,7 +812,7 @@ class MessageStore:
     def _shut(self) -> int:
         """Refuse everything and give the files back; returns the bytes in memory."""
         with self._append_lock:
-            self._durable.refuse(StoreClosed(f"{self.name} is closed"))
+            self._durable.refuse(StoreClosed(f"{self.name}: the store was closed; open it again"))
             lost = self.dirty_bytes
         self._end()
         return lost

@@ -145,5 +145,6 @@ class ShardReader:
     def close(self) -> None:
         """Give the descriptors back; views that were taken before stay valid."""
         if self._refusal is None:
-            self._refusal = StoreClosed(f"{self.topic}-{self.store_id} is closed")
+            name = f"{self.topic}-{self.store_id}"
+            self._refusal = StoreClosed(f"{name}: the store was closed; open it again")
         self.files.close()

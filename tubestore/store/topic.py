@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.clock import Clock, Time, checked_time_ms, time_ms
+from tubestore.clock import SECONDS_OR_MS, Clock, Time, checked_time_ms, time_ms
 from tubestore.errors import InvalidMessage, MessageTooLarge, documented, documented_rows
 from tubestore.groups.waiter import FIND_SECONDS, Waiter
 from tubestore.messages import (
@@ -67,7 +67,6 @@ from tubestore.values import (
     checked_texts,
     checked_whole,
     size_bytes,
-    whole_number,
 )
 
 Offset = int | Literal["earliest", "latest"]
@@ -191,10 +190,7 @@ class Topic:
         shards = self._shards
         options = shards.options
         if partition is not None:
-            number = whole_number(partition)
-            if number is None or not options.holds(number):
-                raise InvalidMessage(f"partition {partition!r} is not one of {self.name!r}'s")
-            return number
+            return shards.known(partition)
         if key is not None:
             return options.partition_id(ingest.hash_key(key) % options.partition_count)
         shards.turn = turn = (shards.turn + 1) % options.partition_count
@@ -611,6 +607,9 @@ def copies(
     filter_items: Iterable[str] | None, keep_times: bool, durability: Durability | None,
 ) -> Iterator[Copied]:  # fmt: skip
     """Append the messages of another topic, and yield what became of each batch."""
+    if not isinstance(source, Topic):
+        hint = f", such as store[{source!r}]" if isinstance(source, str) else ""
+        raise TypeError(f"source {source!r}: a Topic is needed{hint}")
     names = ["partition", "received_time_ms", "filter_item", "attributes", "body", "state"]
     batches = source.scan(
         columns=names, start=start, end=end, filter_items=filter_items, verify=True
@@ -646,19 +645,23 @@ def _to_append_again(
         text = f"the message at offset {message.offset} of {message.topic!r} is {message.state}"
         raise InvalidMessage(f"{text}: it cannot be appended again")
     own = ingest.own_attributes(message.attributes)
+    # A number could be seconds; what was stored is ms, as a datetime is plain.
+    in_doubt = message.received_time_ms in SECONDS_OR_MS
+    time = message.received_time if in_doubt else message.received_time_ms
     return {
         "body": message.body,
         "partition": message.partition if partition is None and not by_key else partition,
         "filter_item": message.filter_item if filter_item is None else filter_item,
         "attributes": own if attributes is None else attributes,
-        "received_time": message.received_time_ms if received_time is None else received_time,
+        "received_time": time if received_time is None else received_time,
     }
 
 
 def _checked_body(body: Any) -> bytes:
     """Return a body as bytes, or raise InvalidMessage."""
     if not isinstance(body, bytes | bytearray | memoryview):
-        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
+        hint = ": encode the text" if isinstance(body, str) else ""
+        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}{hint}")
     if not body:
         raise InvalidMessage("a message needs a body of at least one byte")
     return bytes(body)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import NamedTuple
 
 from tubestore.core import trash
@@ -189,7 +190,7 @@ class Topics:
             elif name in self._guessed and options.covers(topic.options):
                 self._put({name: options})
             elif not _agree(options, topic.options):
-                raise TopicExists(name, f"it has other settings: {topic.options}")
+                raise TopicExists(name, _differences(options, topic.options))
             return self._topics[name]
 
     def ensure(self, wanted: Mapping[str, TopicOptions]) -> list[Topic]:
@@ -381,11 +382,28 @@ def _is_another(known: TopicOptions, found: TopicOptions) -> bool:
 
 def _agree(wanted: TopicOptions, known: TopicOptions) -> bool:
     """True if a topic has the settings that were asked for; bounds that were not given are any."""
+    return _as_asked(wanted, known) == known
+
+
+def _as_asked(wanted: TopicOptions, known: TopicOptions) -> TopicOptions:
+    """Return the settings that were asked for, with a topic's bounds where none were given."""
     if wanted.max_age_ms is None:
         wanted = wanted.with_values(max_age_ms=known.max_age_ms)
     if wanted.max_bytes is None:
         wanted = wanted.with_values(max_bytes=known.max_bytes)
-    return wanted == known
+    return wanted
+
+
+def _differences(wanted: TopicOptions, known: TopicOptions) -> str:
+    """Return which settings of a topic are not those that were asked for."""
+    wanted = _as_asked(wanted, known)
+    pairs = [
+        (each.name, getattr(known, each.name), getattr(wanted, each.name))
+        for each in fields(known)
+        if each.compare
+    ]
+    found = [f"{name} = {has} (not {asked})" for name, has, asked in pairs if has != asked]
+    return f"it has {', '.join(found)}; change_topic changes settings"
 
 
 def _described(view: ShardView) -> ShardDescription:

@@ -73,6 +73,17 @@ def test_a_reader_needs_a_store_and_does_not_make_one(tmp_path: Path) -> None:
         opened(tmp_path, "a")
 
 
+def test_a_reader_without_a_store_names_the_mode_that_makes_one(tmp_path: Path) -> None:
+    words = "no such directory; mode='w' makes a store"
+    with pytest.raises(NotAStore, match=words):
+        rocketcompat.open(tmp_path / "nothing")
+    with pytest.raises(NotAStore, match="is empty; mode='w' makes a store"):
+        rocketcompat.open(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotAStore, match=r"has no directory .*/commitlog$"):
+        rocketcompat.open(tmp_path)
+
+
 def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
     with opened(tmp_path) as writer:
         writer.wait_dispatched(writer.put_message(Message("T", b"1")).physical_offset)

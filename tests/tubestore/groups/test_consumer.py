@@ -474,7 +474,7 @@ def test_partitions_chosen_by_hand_need_no_group_and_write_nothing(
             consumer.commit()
         with pytest.raises(UnknownTopic):
             store.consumer(None, {"u": [0]})
-        with pytest.raises(InvalidMessage, match="partition 4 is not one of topic 't'"):
+        with pytest.raises(InvalidMessage, match="partition 4: topic 't' has partitions 0 to 3"):
             store.consumer(None, {"t": [4]})
     assert memory_vfs.tree() == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import warnings
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -137,6 +138,41 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(
     assert memory_vfs.tree() == before
     assert topic.append(b"good", partition=0).offset == 0
     assert bodies(topic.read(0)) == [b"good"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"partition": 9}, "partition 9: topic 'logs' has partitions 0 to 3"),
+        ({"body": "text"}, "a body is bytes, not str: encode the text"),
+        ({"body": 5}, "a body is bytes, not int$"),
+    ],
+)
+def test_what_is_refused_names_what_is_taken(
+    topic: Topic, given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=reason):
+        topic.append(**{"body": b"x", **given})
+
+
+def test_a_copy_of_what_is_no_topic_is_refused(topic: Topic) -> None:
+    with pytest.raises(TypeError, match=r"source 't': a Topic is needed, such as store\['t'\]"):
+        topic.copy_from("t")  # type: ignore[arg-type]
+    assert topic.count(0) == 0
+
+
+def test_a_message_of_the_first_years_is_appended_again_without_a_doubt(topic: Topic) -> None:
+    stored = [*range(100_000_000, 100_000_003), 99_999_999_999, 5, -5, (1 << 63) - 1]
+    topic.append_batch({
+        "body": [b"x"] * len(stored), "partition": [0] * len(stored), "received_time_ms": stored,
+    })  # fmt: skip
+    found = list(topic.read(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for message in found:
+            topic.append(message)
+        topic.append_batch(found)
+    assert [m.received_time_ms for m in topic.read(0)] == stored * 3
 
 
 def test_round_robin_goes_through_all_partitions(topic: Topic) -> None:

@@ -60,6 +60,16 @@ def test_settings_are_there_after_opening_again(
     assert set(state["topics"]["plain"]) == {"partitions", "stores", "routing", "id"}
 
 
+def test_settings_that_a_topic_does_not_have_are_named(store: MessageStoreManager) -> None:
+    store.create_topic("t", partitions=4, max_age="7d")
+    with pytest.raises(TopicExists) as refused:
+        store.create_topic("t", partitions=3, max_age="1d", max_bytes="1GB", exist_ok=True)
+    words = "partitions = 4 (not 3), max_age_ms = 604800000 (not 86400000), max_bytes = None"
+    assert str(refused.value) == (
+        f"topic 't': it has {words} (not 1000000000); change_topic changes settings"
+    )
+
+
 def test_the_delete_policy_of_tubemq_is_an_age(store: MessageStoreManager) -> None:
     assert store.create_topic("t", max_age="delete,168h").options.max_age_ms == 7 * DAY
     with pytest.raises(InvalidMessage, match="is not a valid age"):
@@ -102,7 +112,7 @@ def test_bounds_that_are_not_given_are_not_compared(store: MessageStoreManager) 
     topic = store.create_topic("t", max_age="7d")
     assert store.create_topic("t", exist_ok=True) is topic
     assert store.create_topic("t", max_age="7d", exist_ok=True) is topic
-    with pytest.raises(TopicExists, match="other settings"):
+    with pytest.raises(TopicExists, match="max_age_ms = 604800000"):
         store.create_topic("t", max_age="8d", exist_ok=True)
     assert topic.options.max_age_ms == 7 * DAY
 
