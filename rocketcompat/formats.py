@@ -232,6 +232,11 @@ MESSAGE_COLUMNS = (
 )
 #: The columns that are fields of the record's head.
 MESSAGE_FIELD_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_field)
+#: Those that a comparison of two stores compares, and may leave out.
+COMPARED_COLUMNS = (
+    "flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times", "body_crc", "body",
+    "properties", "born_host", "store_host",
+)  # fmt: skip
 #: The columns that the caller of a put may give; `tags`, `keys`, `delay_level` are not stored so.
 GIVEN_COLUMNS = tuple(column.name for column in MESSAGE_COLUMNS if column.is_given)
 

@@ -9,7 +9,7 @@ import typer
 
 from rocketcompat.cli.naming import check_group, check_index_file, check_queue
 from rocketcompat.cli.options import Given, Topic, TrustQueues, store_command
-from tubestore.cli.kit.arguments import emit_found
+from tubestore.cli.kit.arguments import emit_found, root_of
 from tubestore.cli.kit.errors import EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Summary, emit_object, emit_prometheus
 from tubestore.cli.kit.text import Column
@@ -154,10 +154,26 @@ def info(
         raise Leave(EXIT_NOT_FOUND)
 
 
+def complete_group(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups with offsets in ROOT that begin so; for the shell: quick and quiet."""
+    from rocketcompat.files.config_files import consumer_offsets, read_config
+    from tubestore.core.vfs import OsVfs
+
+    try:
+        content = read_config(OsVfs(), root_of(context), "consumerOffset").content or {}
+        names = {group for _, group, _ in consumer_offsets(content)}
+    except (OSError, ValueError):
+        return []
+    return sorted(name for name in names if name.isprintable() and name.startswith(incomplete))
+
+
 @store_command()
 def lag(
     given: Given,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only this group.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Only this group.", autocompletion=complete_group),
+    ] = None,
     topic: Topic = None,
     trust_queues: TrustQueues = False,
 ) -> None:

@@ -18,6 +18,7 @@ from rocketcompat.cli.options import (
     store_command,
 )
 from rocketcompat.cli.selecting import NO_RECORDS, check_found
+from rocketcompat.formats import COMPARED_COLUMNS
 from tubestore.cli.kit.arguments import note, printing
 from tubestore.cli.kit.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, Summary, emit_object, emit_rows, emit_tables
@@ -242,6 +243,11 @@ def convert(
     emit_object(done, tuple(Column(name, "int64") for name in names), given.output)
 
 
+def complete_field(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the fields that a comparison compares and that begin so; for the shell."""
+    return sorted(name for name in COMPARED_COLUMNS if name.startswith(incomplete))
+
+
 @store_command()
 def diff(
     given: Given,
@@ -249,18 +255,21 @@ def diff(
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="FIELD", help="Do not compare this field; may be repeated."
+            "--ignore",
+            metavar="FIELD",
+            help="Do not compare this field; may be repeated.",
+            autocompletion=complete_field,
         ),
     ] = None,
 ) -> None:
     """Compare the messages of two stores, queue by queue. Exit 1 if they differ."""
-    from rocketcompat.inspect.diff import COMPARED
     from rocketcompat.inspect.diff import diff as compare
     from rocketcompat.inspect.directory import StoreDirectory
 
     for name in ignore or ():
-        if name not in COMPARED:
-            raise UsageMistake(f"--ignore {name}: not a compared field: {', '.join(COMPARED)}")
+        if name not in COMPARED_COLUMNS:
+            there = ", ".join(COMPARED_COLUMNS)
+            raise UsageMistake(f"--ignore {name}: not a compared field: {there}")
     directory, second = given.directory(), StoreDirectory(other)
     second.watching = directory.watching
     rows = compare(directory, second, ignore=ignore or ())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat import formats
-from tubestore.cli.kit.arguments import EndOption, note, parse_bound
+from tubestore.cli.kit.arguments import EndOption, note, parse_bound, root_of
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
 from tubestore.cli.kit.output import (
@@ -67,9 +67,8 @@ TrustQueues = Annotated[
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics of ROOT's queues that begin so; for the shell: quick and quiet."""
-    root = str(context.params.get("root") or next(iter(context.args), ""))
     try:
-        names = os.listdir(os.path.join(root, formats.CONSUME_QUEUE_DIRECTORY))
+        names = os.listdir(os.path.join(root_of(context), formats.CONSUME_QUEUE_DIRECTORY))
     except OSError:
         return []
     return sorted(name for name in names if name.isprintable() and name.startswith(incomplete))

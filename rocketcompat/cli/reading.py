@@ -52,7 +52,9 @@ def get(
     topic: TheTopic,
     queue: TheQueue,
     offset: Annotated[int, typer.Option("--offset", help="The first queue offset.")],
-    max: Annotated[int, typer.Option("--max", min=1, help="At most N messages.")] = 32,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", "--max", min=1, help="At most N messages.")
+    ] = 32,
     tags: Annotated[str | None, typer.Option("--tags", help='Such as "A || B".')] = None,
     trust_queues: TrustQueues = False,
 ) -> None:
@@ -62,7 +64,7 @@ def get(
     from rocketcompat.reading.pull import get_message
 
     views = QueueViews(directory, only=(topic, queue), trust=trust_queues)
-    result = get_message(_parts(directory, views), topic, queue, offset, max, tags)
+    result = get_message(_parts(directory, views), topic, queue, offset, limit, tags)
     rows = result.rows()
     for row, queue_offset in zip(rows, result.queue_offsets, strict=True):
         if row["state"] != "ok":
@@ -89,7 +91,10 @@ def query(
     given: Given,
     topic: TheTopic,
     key: Annotated[str, typer.Option("--key", "-k", help="A key, or a unique key.")],
-    max: Annotated[int, typer.Option("--max", min=1, help="At most N messages, the newest.")] = 32,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", "--max", min=1, help="At most N messages, the newest."),
+    ] = 32,
     begin: StartOption = None,
     end: EndOption = None,
     former_begin: FormerStart = None,
@@ -111,7 +116,7 @@ def query(
     from rocketcompat.inspect.key_scan import search_index, search_log
 
     search = search_index if trust_index else search_log
-    found, more = search(directory, topic, key, max, *window)
+    found, more = search(directory, topic, key, limit, *window)
     answer: dict[str, Any] = {
         "physical_offsets": [row["physical_offset"] for row in found],
         "messages": found,
@@ -151,7 +156,8 @@ def message(
         emit_object(row_of(found), MESSAGE_COLUMNS, given.output)
         return
     if found is None:
-        text = f"no message at physical offset {offset} of [{log.min_offset}, {log.max_offset})"
+        files = f"the files of the log have the offsets [{log.min_offset}, {log.max_offset})"
+        text = f"no message at physical offset {offset}; {files}"
         note(f"{text}; a unique key of a client is found by `query --key`")
         raise Leave(EXIT_NOT_FOUND)
     raise lost_message(found) if isinstance(found, MessageRecord) else found

@@ -30,11 +30,6 @@ STATES = {
     "left": "Only in the left store.",
     "right": "Only in the right store.",
 }
-#: What a user may leave out of the comparison.
-COMPARED = (
-    "flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times", "body_crc", "body",
-    "properties", "born_host", "store_host",
-)  # fmt: skip
 _HASHED = ("flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times", "body_crc")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
 
@@ -19,17 +20,34 @@ from tubestore.cli.kit.arguments import (
     note,
     printing,
     printing_command,
+    root_of,
     seconds,
 )
-from tubestore.cli.kit.errors import UsageMistake
-from tubestore.cli.kit.output import Format, emit_rows
+from tubestore.cli.kit.errors import NotThere, UsageMistake
+from tubestore.cli.kit.output import Format, Output, emit_rows
 from tubestore.cli.kit.text import Column, Row, message_line, time_text
+from tubestore.core.paths import OWN_DIRECTORY
 from tubestore.disks.roots import disk_of
+from tubestore.record.names import GROUPS_DIRECTORY
 from tubestore.values import parse_time
 
 app = typer.Typer(help="Groups of consumers: members, positions, lag.", no_args_is_help=True)
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+
+def complete_group(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups of ROOT that begin so; for the shell: quick and quiet."""
+    try:
+        names = os.listdir(os.path.join(root_of(context), OWN_DIRECTORY, GROUPS_DIRECTORY))
+    except OSError:
+        return []
+    names = [name for name in names if name.isprintable() and not name.startswith(".")]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+GroupArgument = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_group),
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", help="Only this topic; may be repeated."),
@@ -98,6 +116,7 @@ def show(
 ) -> None:
     """Show a group's partitions: the member that has each, its position and lag."""
     with _reading(root) as store, printing(**how) as output:
+        _check_group(store, group)
         found = store.describe_group(group)
         for problem in found.problems:
             note(f"{problem}")
@@ -143,8 +162,10 @@ def reset(
     for name in topic or ():
         check_topic(root, name)
     with _reading(root) as store, printing(**how) as output:
+        if not topic:
+            _check_group(store, group)
         moved = store.reset_group(group, place, time=at, topics=topic, dry_run=not apply)
-        emit_rows(map(asdict, moved), _MOVED, output)
+        _emit(list(map(asdict, moved)), _MOVED, output)
         _say_moved(len(moved), apply)
 
 
@@ -200,7 +221,7 @@ def expire(
     age = given_age(after)
     with _reading(root) as store, printing(**how) as output:
         found = [asdict(each) for each in store.expire_groups(age, dry_run=not apply)]
-        emit_rows(found, _EXPIRED, output)
+        _emit(found, _EXPIRED, output)
         note(f"{len(found)} groups " + ("deleted" if apply else "would be deleted"))
 
 
@@ -208,11 +229,16 @@ def expire(
 def export_(
     root: RootArgument,
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUPS", help="Their names; all by default.")
+        list[str] | None,
+        typer.Argument(
+            metavar="GROUPS", help="Their names; all by default.", autocompletion=complete_group
+        ),
     ] = None,
 ) -> None:
     """Print the positions of groups as TubeMQ's offsets.meta."""
     with _reading(root) as store:
+        for name in groups or ():
+            _check_group(store, name)
         print(store.export_groups(groups or None))
 
 
@@ -230,7 +256,7 @@ def import_(
     with _reading(root) as store, printing(**how) as output:
         moved = store.import_groups(text, dry_run=not apply)
         rows = [{"group": name, **asdict(row)} for name, some in moved.items() for row in some]
-        emit_rows(rows, (Column("group"), *_MOVED), output)
+        _emit(rows, (Column("group"), *_MOVED), output)
         _say_moved(len(rows), apply)
 
 
@@ -242,6 +268,7 @@ def delete(
 ) -> None:
     """Delete a group with its positions. It must have no living member."""
     with _reading(root) as store:
+        _check_group(store, group)
         found = store.describe_group(group)
         count = sum(row.position is not None for row in found.partitions)
         if not yes:
@@ -258,7 +285,13 @@ def consume(
         typer.Argument(metavar="TOPICS", help="Their names.", autocompletion=complete_topic),
     ],
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="As a member of this group.")
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="As a member of this group.",
+            autocompletion=complete_group,
+        ),
     ] = None,
     start: Annotated[
         str,
@@ -291,6 +324,19 @@ def consume(
     limit = how.pop("limit")
     wanted = Consumed(topics, group, start, commit, limit, idle_timeout, filter_item)
     _consume(root, wanted, **how)
+
+
+def _check_group(store: Any, group: str) -> None:
+    """Raise NotThere for a group that the store does not have."""
+    there = store.groups()
+    if group not in there:
+        raise NotThere(f"group {group!r} in this store", there, group)
+
+
+def _emit(rows: Sequence[Row], columns: tuple[Column, ...], output: Output) -> None:
+    """Print rows; a note behind them counts them, so that text without a row has no head."""
+    if rows or output.format is not Format.TEXT:
+        emit_rows(rows, columns, output)
 
 
 def _say_moved(count: int, apply: bool) -> None:

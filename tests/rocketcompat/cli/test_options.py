@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rocketcompat.cli.looking import complete_group
+from rocketcompat.cli.moving import complete_field
 from rocketcompat.cli.options import complete_topic
 from tests.support.command import Command
 from tests.support.golden import Golden, GoldenFactory
@@ -152,6 +155,19 @@ def test_the_shell_completes_topics_of_the_store_that_is_named(tmp_path: Path) -
     assert complete_topic(waiting, "") == ["logs", "order-lines", "orders"]  # type: ignore[arg-type]
     nowhere = SimpleNamespace(params={"root": str(tmp_path / "gone")}, args=[])
     assert complete_topic(nowhere, "") == []  # type: ignore[arg-type]
+
+
+def test_the_shell_completes_groups_and_compared_fields(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    file = tmp_path / "config" / "consumerOffset.json"
+    file.write_text('{"offsetTable":{"T@orders":{0:1},"U@orders":{0:1},"T@logs":{0:1}}}')
+    context: Any = SimpleNamespace(params={"root": str(tmp_path)}, args=[])
+    assert complete_group(context, "") == ["logs", "orders"]
+    assert complete_group(context, "o") == ["orders"]
+    assert complete_group(SimpleNamespace(params={}, args=[]), "") == []  # type: ignore[arg-type]
+    file.write_text("{")
+    assert complete_group(context, "") == []
+    assert complete_field(context, "b") == ["body", "body_crc", "born_host", "born_timestamp"]
 
 
 @pytest.mark.parametrize(

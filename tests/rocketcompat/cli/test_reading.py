@@ -14,6 +14,7 @@ from tests.support.golden import GoldenFactory
 from tests.support.golden import golden_fixture as golden_fixture
 from tests.support.rocket.cli import command_fixture as command_fixture
 from tests.support.rocket.files.commands import SOUND, VERSIONS
+from tests.support.rocket.store.opened import opened
 
 
 @pytest.mark.gate
@@ -132,5 +133,19 @@ def test_a_message_is_printed_by_its_id_or_its_physical_offset(
     for id in (put.physical_offset + 1, f"{'0' * 24}{end:08X}"):
         missing = command("message", tmp_path, "--id", id)
         assert (missing.code, "found by `query --key`" in missing.err) == (1, True)
+        assert "the files of the log have the offsets [0, " in missing.err
     wrong = command("message", tmp_path, "--id", "xyz")
     assert (wrong.code, "'xyz' is not a message id" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--limit", "-n", "--max"])
+def test_the_number_of_messages_is_the_option_of_all_commands(
+    tmp_path: Path, command: Command, option: str
+) -> None:
+    with opened(tmp_path) as store:
+        for _ in range(3):
+            store.put_message(Message("T", b"x", keys="k"))
+    got = command("get", tmp_path, "-t", "T", "-q", 0, "--offset", 0, option, 2, "-f", "jsonl")
+    assert len(got.rows[0]["messages"]) == 2
+    found = command("query", tmp_path, "-t", "T", "-k", "k", option, 2, "-f", "jsonl")
+    assert len(found.rows[0]["messages"]) == 2

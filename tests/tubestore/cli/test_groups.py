@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tubestore
-from tests.support.tube_cli import Cli
+from tests.support.tube_cli import Cli, Result
 from tests.support.tube_cli import cli as cli
+from tubestore.cli.groups import complete_group
 from tubestore.cli.kit.text import time_text
 
 
@@ -125,13 +127,15 @@ def test_reset_shows_what_would_change_and_changes_it_with_apply(cli: Cli, root:
         (["reset", "none", "--to", "first"], "no group 'none'"),
         (["reset", "none", "--to", "first", "--topic", "u"], "topic 'u'"),
         (["show", "none"], "no group 'none'"),
+        (["show", "gg"], "no group 'gg' in this store; did you mean 'g'? there are: g"),
         (["delete", "none", "--yes"], "no group 'none'"),
+        (["export", "g", "none"], "no group 'none'"),
     ],
 )
 def test_mistakes_are_one_line(cli: Cli, root: Path, words: list[str], text: str) -> None:
     consumed(cli, root, "t", "--group", "g")
     result = cli("groups", words[0], root, *words[1:])
-    assert result.code != 0
+    assert result.code == (1 if text.startswith(("no group", "topic")) else 2)
     assert text in result.err
     assert "Traceback" not in result.err
 
@@ -184,3 +188,21 @@ def test_settings_are_printed_and_expired_groups_are_shown_before_they_go(
     assert len(cli.json("groups", "list", root)) == 1
     cli.json("groups", "expire", root, "--after", "0ms", "--apply")
     assert cli.json("groups", "list", root) == []
+
+
+def test_the_shell_completes_groups_of_the_store_that_is_named(cli: Cli, root: Path) -> None:
+    for group in ("orders", "order-lines", "logs"):
+        consumed(cli, root, "t", "--group", group)
+    for context in (
+        SimpleNamespace(params={"root": str(root)}, args=[]),
+        SimpleNamespace(params={}, args=[str(root)]),
+    ):
+        assert complete_group(context, "ord") == ["order-lines", "orders"]  # type: ignore[arg-type]
+    nowhere = SimpleNamespace(params={"root": str(root / "gone")}, args=[])
+    assert complete_group(nowhere, "") == []  # type: ignore[arg-type]
+
+
+def test_what_moves_nothing_prints_no_head_of_columns(cli: Cli, root: Path) -> None:
+    consumed(cli, root, "t", "--group", "g")
+    assert cli("groups", "expire", root) == Result(0, b"", "0 groups would be deleted\n")
+    assert cli("groups", "expire", root, "-f", "csv").out == b"name,used_ms,positions\n"

@@ -41,11 +41,15 @@ from tubestore.values import checked_seconds, parse_age, parse_time
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The store's directory.")]
 
 
+def root_of(context: typer.Context) -> str:
+    """Return the ROOT of a command line that the shell wants to complete; "" without one."""
+    # Arguments before an option that waits for its value have not been parsed.
+    return str(context.params.get("root") or next(iter(context.args), ""))
+
+
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the topics of ROOT that begin so; for the shell, so it has to be quick and quiet."""
-    # Arguments before an option that waits for its value have not been parsed.
-    root = str(context.params.get("root") or next(iter(context.args), ""))
-    names = (name for name in _topics_of(root) or () if name.isprintable())
+    names = (name for name in _topics_of(root_of(context)) or () if name.isprintable())
     return sorted(name for name in names if name.startswith(incomplete))
 
 
