@@ -26,7 +26,6 @@ from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.inspect.index_geometry import geometry_of
 from rocketcompat.inspect.queues import QueueViews
 from tubestore.core.kernels import Int64s
-from tubestore.disks.roots import absolute_root
 from tubestore.errors import InvalidMessage
 
 Row = dict[str, Any]
@@ -56,7 +55,7 @@ def describe(directory: StoreDirectory, views: QueueViews) -> Row:
     times = [row[name] for row in rows for name in ("first_timestamp", "last_timestamp")]
     known = [time for time in times if time is not None]
     return {
-        "root": absolute_root(directory.root),
+        "root": directory.root,
         "state": "running" if holder is not None else "crashed" if crashed else "closed",
         "abort": crashed,
         "locked_by": holder,

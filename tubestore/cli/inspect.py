@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pyarrow as pa
 
 from tubestore.cli.kit.arguments import (
     Planned,
+    below_root,
     check_topic,
     emit_findings,
     emit_found,
@@ -170,16 +170,11 @@ def repair(
             watch=watch,
         )
         planned = Planned()
-        rows = (_below(root, row) for row in planned.counted(a.as_row() for a in actions))
+        rows = (below_root(root, row) for row in planned.counted(a.as_row() for a in actions))
         emit_found(rows, REPAIR_COLUMNS, output, "nothing to repair")
     planned.note("tubestore", applied=apply)
     if planned.to_do and not apply:
         raise Leave(EXIT_FINDINGS)
-
-
-def _below(root: str, row: Row) -> Row:
-    """Return a row with its path below the root as the caller named the root, as `check` does."""
-    return {**row, "path": join(root, os.path.relpath(row["path"], root))}
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

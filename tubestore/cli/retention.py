@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import tubestore
-from tubestore.cli.kit.arguments import given_age, is_empty, note, printing
+from tubestore.cli.kit.arguments import below_root, given_age, is_empty, note, printing
 from tubestore.cli.kit.errors import UsageMistake
 from tubestore.cli.kit.output import Format, emit_rows
-from tubestore.cli.kit.text import Column
+from tubestore.cli.kit.text import Column, Row
 from tubestore.cli.opening import open_existing
 from tubestore.disks.roots import disk_of
 from tubestore.segments.listing import check_root
@@ -67,7 +67,7 @@ def retention(
         text = output.format is Format.TEXT
         columns = tuple(c for c in COLUMNS if not text or c.name not in _NOT_IN_TEXT)
         if rows or not text:
-            emit_rows(map(_printed, rows), columns, output)
+            emit_rows((_printed(root, row) for row in rows), columns, output)
         freed = store.empty_trash(grace) if apply and grace is not None else 0
         _note_removals(rows, apply, freed, store.options.trash_grace_ms)
 
@@ -79,9 +79,10 @@ def _open(root: str, topic: str | None, apply: bool) -> tubestore.MessageStoreMa
     return tubestore.open(root, mode="r")
 
 
-def _printed(row: SegmentRow) -> dict[str, Any]:
+def _printed(root: str, row: SegmentRow) -> Row:
     """Return a row by the names of its columns, which are without a unit."""
-    return {name.removesuffix("_ms"): value for name, value in asdict(row).items()}
+    named = {name.removesuffix("_ms"): value for name, value in asdict(row).items()}
+    return below_root(root, named)
 
 
 def _note_removals(rows: list[SegmentRow], apply: bool, freed: int, grace_ms: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import tubestore
 from tests.support.tube_cli import Cli, bodies_in
 from tests.support.tube_cli import cli as cli
@@ -47,6 +49,16 @@ def test_retention_explains_every_file(cli: Cli, aged: Path) -> None:
     csv = cli("retention", aged, "--explain", "-f", "csv").out.decode()
     assert csv.startswith("topic,store_id,stream,start,bytes,")
     assert len(csv.splitlines()) == len(rows) + 1
+
+
+def test_paths_are_below_the_root_as_it_was_named(
+    cli: Cli, aged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(aged.parent)
+    for place in (aged.name, aged):
+        rows = cli("retention", place, "--explain", "-f", "jsonl").rows
+        assert {row["path"].startswith(f"{place}/t-0/") for row in rows} == {True}
+        assert all(Path(row["path"]).exists() for row in rows)
 
 
 def test_retention_by_size_counts_the_store_or_the_topic(cli: Cli, aged: Path) -> None:

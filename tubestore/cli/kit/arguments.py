@@ -224,6 +224,15 @@ def parse_bound(text: str | None) -> int | None:
     return None if text is None else parse_time(text, SystemClock().now_ms())
 
 
+def below_root(root: str, row: Row) -> Row:
+    """Return a row with its path below the root as the caller named the root."""
+    from tubestore.core.paths import join
+    from tubestore.disks.roots import absolute_root
+
+    inside = row["path"].removeprefix(join(absolute_root(root), ""))
+    return {**row, "path": inside if inside == row["path"] else join(root, inside)}
+
+
 @contextlib.contextmanager
 def printing(
     out: str | None,

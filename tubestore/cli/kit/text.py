@@ -90,6 +90,8 @@ def _cell(value: Any, kind: Kind = "text") -> str:
         return _TEXTS[kind](value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
+    elif isinstance(value, list):
+        value = ", ".join("-" if part is None else str(part) for part in value)
     elif isinstance(value, Mapping):
         value = " ".join(f"{k}={v}" for k, v in value.items())
     text = str(value)

@@ -70,3 +70,8 @@ def test_times_ages_and_sizes_are_numbers_for_programs(
     emit_rows([row], columns, Output(format))
     emit_rows([row], columns, Output(Format.JSONL, Int64.STRING))
     assert capsys.readouterr().out == out + '{"at":"1","age":"2","size":"3"}\n'
+
+
+def test_a_list_is_printed_as_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    write_text([{"by": ["a", "b"], "at": [1, None]}], (Column("by"), Column("at", "int64s")))
+    assert capsys.readouterr().out.splitlines() == ["by    at", "a, b  1, -"]
