@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import sys
@@ -23,8 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rocketcompat import formats
-from tubestore.cli.kit.arguments import EndOption, note, parse_bound, root_of
-from tubestore.cli.kit.errors import UsageMistake
+from tubestore.cli.kit.arguments import (
+    EndOption,
+    ProgressOption,
+    note,
+    parse_bound,
+    printing,
+    root_of,
+)
+from tubestore.cli.kit.errors import Leave, UsageMistake
 from tubestore.cli.kit.options import REQUIRED, Shared, with_shared
 from tubestore.cli.kit.output import (
     Format,
@@ -54,6 +62,11 @@ StoreOptions = Annotated[
         help="A store option with RocketMQ's name, such as maxHashSlotNum=5000000.",
     ),
 ]  # fmt: skip
+#: Without the letter, which is that of a store's options here.
+OutFile = Annotated[
+    str | None,
+    typer.Option("--out", metavar="FILE", help="Write to a file; it is there when it is complete."),
+]
 ConfFile = Annotated[
     str | None, typer.Option("--conf", metavar="FILE", help="A broker's configuration file.")
 ]
@@ -126,6 +139,8 @@ _SHARED: tuple[Shared, ...] = (
     ("text", TextOption, False),
     ("limit", LimitOption, None),
     ("summary", SummaryOption, None),
+    ("out", OutFile, None),
+    ("progress", ProgressOption, True),
     ("option", StoreOptions, None),
     ("conf", ConfFile, None),
 )
@@ -163,6 +178,9 @@ class Given:
     address: str = ""
     #: The command's option that does without a scan of the log; "" if it has none.
     without_scan: str = ""
+    #: The file to print to; None for the standard output.
+    out: str | None = None
+    progress: bool = True
 
     def directory(self, *, lost_log: bool = False) -> StoreDirectory:
         """Open the directory, with the options of the command line over those of the file."""
@@ -211,8 +229,6 @@ def store_command(
     if "start" in names:
         chosen.append(CONDITIONS["former start"])
     left_out = {name for name, has in (("limit", limit), ("text", bodies)) if not has}
-    shared = [row for row in _SHARED if row[0] not in left_out]
-    shared[0] = ("format", format_option, Format.TEXT)
 
     def given(without_scan: str, taken: dict[str, Any]) -> Given:
         limit = taken.get("limit")
@@ -224,8 +240,9 @@ def store_command(
             found["begin"] = former
         place = taken.get("address", "")
         return Given(
-            taken["root"], output, taken["option"], taken["conf"], found, place, without_scan
-        )
+            taken["root"], output, taken["option"], taken["conf"], found, place, without_scan,
+            taken.get("out"), taken["progress"],
+        )  # fmt: skip
 
     first: list[Shared] = [] if address is None else [("address", address, REQUIRED)]
     first.append(("root", Root, REQUIRED))
@@ -234,7 +251,27 @@ def store_command(
         own = inspect.signature(function).parameters
         trust = next((name for name in own if name.startswith("trust_")), "")
         option = f"--{trust}".replace("_", "-") if trust else ""
-        return with_shared(function, [*chosen, *shared], partial(given, option), first)
+        shared = [row for row in _SHARED if row[0] not in {*left_out, *own}]
+        shared[0] = ("format", format_option, Format.TEXT)
+        return with_shared(_printed(function), [*chosen, *shared], partial(given, option), first)
+
+    return command
+
+
+def _printed(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command print to the file that it was given, also where it ends with a code."""
+
+    @functools.wraps(function)
+    def command(given: Given, **own: Any) -> None:
+        leaving: Leave | None = None
+        output = given.output
+        with printing(given.out, output.format, progress=given.progress):
+            try:
+                function(given, **own)
+            except Leave as code:
+                leaving = code
+        if leaving is not None:
+            raise leaving
 
     return command
 

@@ -30,6 +30,7 @@ from tubestore.cli.kit.arguments import (
 )
 from tubestore.cli.kit.errors import Leave
 from tubestore.cli.kit.output import Format, FormatOption
+from tubestore.cli.kit.progress import bars
 from tubestore.cli.spark import app as spark_jobs
 from tubestore.cli.topic_commands import change, create, delete, retention, topics
 
@@ -145,17 +146,17 @@ def append(
     from tubestore.cli import write
 
     defaults = {"partition": partition, "key": key, "filter_item": filter_item}
-    write.append(
-        root,
-        topic,
-        files or ["-"],
-        input=input,
-        partitions=partitions,
-        defaults={name: value for name, value in defaults.items() if value is not None},
-        durability=durability.value,
-        progress=progress,
-        format=format,
-    )
+    with bars(progress):
+        write.append(
+            root,
+            topic,
+            files or ["-"],
+            input=input,
+            partitions=partitions,
+            defaults={name: value for name, value in defaults.items() if value is not None},
+            durability=durability.value,
+            format=format,
+        )
 
 
 @app.command()
@@ -184,6 +185,7 @@ def copy(
             help="Create a missing TARGET with N partitions, not with those of TOPIC.",
         ),
     ] = None,
+    progress: ProgressOption = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Append the messages of a topic to another one.
@@ -194,16 +196,17 @@ def copy(
     from tubestore.cli import write
 
     chosen = {"start": start, "end": end, "filter_items": filter_item or None}
-    complete = write.copy(
-        root, source, target, to, chosen, keep_times=not new_times, partitions=partitions,
-        format=format,
-    )  # fmt: skip
+    with bars(progress):
+        complete = write.copy(
+            root, source, target, to, chosen, keep_times=not new_times, partitions=partitions,
+            format=format,
+        )  # fmt: skip
     if not complete:
         raise Leave(1)
 
 
 @app.command()
-@printing_command("limit format int64 text out summary")
+@printing_command("limit format int64 text out summary progress")
 def read(
     how: How,
     root: RootArgument,
@@ -267,7 +270,7 @@ def stat(
 
 
 @app.command()
-@printing_command("limit format int64 text out summary")
+@printing_command("limit format int64 text out summary progress")
 def dump(
     how: How,
     root: RootArgument,
@@ -306,7 +309,7 @@ def dump(
 
 
 @app.command()
-@printing_command("limit format out summary")
+@printing_command("limit format out summary progress")
 def check(
     how: How,
     root: RootArgument,
@@ -314,7 +317,6 @@ def check(
     store_id: StoreIdOption = None,
     accept: AcceptOption = False,
     everything: AllOption = False,
-    progress: ProgressOption = True,
 ) -> None:
     """Verify a store's files. Exit code 1 if there are findings that were not accepted.
 
@@ -323,13 +325,11 @@ def check(
     """
     from tubestore.cli import inspect
 
-    inspect.check(
-        root, topic, store_id, accept=accept, everything=everything, progress=progress, **how
-    )
+    inspect.check(root, topic, store_id, accept=accept, everything=everything, **how)
 
 
 @app.command()
-@printing_command("format out summary")
+@printing_command("format out summary progress")
 def repair(
     how: How,
     root: RootArgument,
@@ -338,7 +338,6 @@ def repair(
     ] = False,
     topic: TopicOption = None,
     store_id: StoreIdOption = None,
-    progress: ProgressOption = True,
 ) -> None:
     """Mend a damaged store. Prints a row for each action.
 
@@ -347,11 +346,11 @@ def repair(
     """
     from tubestore.cli import inspect
 
-    inspect.repair(root, topic, store_id, apply=apply, progress=progress, **how)
+    inspect.repair(root, topic, store_id, apply=apply, **how)
 
 
 @app.command()
-@printing_command("format out")
+@printing_command("format out progress")
 def recover(
     how: How,
     root: RootArgument,
@@ -392,6 +391,7 @@ def publish(
     create: Annotated[
         bool, typer.Option("--create", help="Make topics that are missing or too small.")
     ] = False,
+    progress: ProgressOption = True,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Load files in one atomic step.
@@ -402,6 +402,7 @@ def publish(
     """
     from tubestore.cli import publish
 
-    publish.publish(
-        root, job_id, files or [], staged=staged, topic=topic, create=create, format=format
-    )
+    with bars(progress):
+        publish.publish(
+            root, job_id, files or [], staged=staged, topic=topic, create=create, format=format
+        )

@@ -120,7 +120,6 @@ def check(
     *,
     accept: bool,
     everything: bool,
-    progress: bool,
     out: str | None,
     **how: Any,
 ) -> None:
@@ -129,7 +128,7 @@ def check(
 
     check_root(root, disk_of(root))
     check_topic(root, topic, store_id)
-    with printing(out, **how) as output, watching("check", progress, in_bytes=True) as watch:
+    with printing(out, **how) as output, watching("check", in_bytes=True) as watch:
         findings = checking.check(
             root,
             topic=topic,
@@ -152,7 +151,6 @@ def repair(
     store_id: int | None,
     *,
     apply: bool,
-    progress: bool,
     out: str | None,
     **how: Any,
 ) -> None:
@@ -160,7 +158,7 @@ def repair(
     from tubestore.offline import repair as repairing
 
     check_topic(root, topic, store_id)
-    with printing(out, **how) as output, watching("repair", progress, in_bytes=True) as watch:
+    with printing(out, **how) as output, watching("repair", in_bytes=True) as watch:
         actions = repairing.repair(
             root,
             apply=apply,

@@ -119,11 +119,10 @@ def _as_given(table: pa.Table) -> pa.Table:
     return table
 
 
-def recover(root: str, *, out: str | None, format: Format) -> None:
+def recover(root: str, *, out: str | None, **how: Any) -> None:
     """Open all shards for writing, and print a row for each."""
-    rows = [] if is_empty(root) else _recover_shards(root)
-    with printing(out, format=format) as output:
-        emit_rows(rows, _RECOVERED, output)
+    with printing(out, **how) as output:
+        emit_rows([] if is_empty(root) else _recover_shards(root), _RECOVERED, output)
 
 
 def _recover_shards(root: str) -> list[dict[str, Any]]:

@@ -48,7 +48,6 @@ def append(
     partitions: int | None,
     defaults: Mapping[str, Any],
     durability: Durability,
-    progress: bool,
     format: Format,
 ) -> None:
     """Append files one after the other and print how much that was."""
@@ -64,7 +63,7 @@ def append(
     total, taken = total_bytes(files), 0
     with (
         _open(root, topic, partitions) as store,
-        watching("append", progress, in_bytes=True) as watch,
+        watching("append", in_bytes=True) as watch,
     ):
         found = _topic(store, topic, partitions)
         for block in blocks_of(files):

@@ -22,6 +22,7 @@ from tests.support.rocket.cli import command_fixture as command_fixture
 from tests.support.rocket.cli import digest
 from tests.support.rocket.files.commands import _program
 from tests.support.rocket.files.commands import basic_fixture as basic_fixture
+from tubestore.cli.kit import progress
 
 
 @pytest.mark.parametrize("scenario", ["crash", "stale-units", "torn-half"])
@@ -213,3 +214,57 @@ def test_a_long_scan_without_a_bar_names_the_option_that_does_without(
     assert said in command(words[0], basic.store, *words[1:]).err
     assert "the whole log" not in command(words[0], basic.store, *words[1:], option).err
     assert "the whole log is read" in " ".join(command(words[0], "--help").out.split())
+
+
+def test_what_is_printed_goes_to_a_file_that_is_there_when_it_is_complete(
+    basic: Golden, command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows"
+    for words in (
+        ["dump", "-f", "jsonl"],
+        ["queues"],
+        ["info", "-f", "jsonl"],
+        ["cq", "-f", "csv"],
+    ):
+        shown = command(words[0], basic.store, *words[1:])
+        done = command(words[0], basic.store, *words[1:], "--out", file)
+        assert (done.code, done.out) == (0, "")
+        assert file.read_text() == shown.out != ""
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rows"]
+
+
+def test_a_command_that_ends_with_1_has_written_its_file(
+    golden: GoldenFactory, command: Command, tmp_path: Path
+) -> None:
+    store, file = golden("rocketmq", "4.9.8", "torn-half").store, tmp_path / "findings"
+    shown = command("check", store, "-f", "jsonl")
+    assert shown.code == 1
+    done = command("check", store, "-f", "jsonl", "--out", file)
+    assert (done.code, done.out, file.read_text()) == (1, "", shown.out)
+
+
+def test_a_command_that_fails_leaves_the_file_as_it_was(
+    basic: Golden, command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows"
+    file.write_text("before")
+    assert command("dump", basic.store, "-t", "nope", "--out", file).code == 1
+    assert command("dump", tmp_path / "none", "--out", file).code == 3
+    assert (file.read_text(), [p.name for p in tmp_path.iterdir() if p.is_file()]) == (
+        "before", ["rows"],
+    )  # fmt: skip
+    refused = command("dump", basic.store, "--out", tmp_path / "no" / "rows")
+    assert (refused.code, "there is no directory" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(("options", "is_drawn"), [([], True), (["--no-progress"], False)])
+def test_a_bar_is_not_drawn_if_it_is_not_wanted(
+    basic: Golden, command: Command, monkeypatch: pytest.MonkeyPatch, options: list[str],
+    is_drawn: bool,
+) -> None:  # fmt: skip
+    drawn = []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress._Bar, "__call__", lambda *call: drawn.append(call))
+    monkeypatch.setattr(progress._Bar, "erase", lambda bar: None)
+    assert command("queues", basic.store, *options).code == 0
+    assert bool(drawn) is is_drawn

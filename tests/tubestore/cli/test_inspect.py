@@ -210,9 +210,7 @@ def test_the_bar_of_a_store_with_one_shard_counts_its_bytes(
     seen: list[tuple[str, bool, int, int]] = []
 
     @contextmanager
-    def watching(
-        label: str, wanted: bool, *, in_bytes: bool
-    ) -> Iterator[Callable[[int, int], None]]:
+    def watching(label: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: seen.append((label, in_bytes, done, total))
 
     monkeypatch.setattr("tubestore.cli.inspect.watching", watching)

@@ -31,6 +31,7 @@ from tubestore.cli.kit.output import (
     emit_rows,
     report,
 )
+from tubestore.cli.kit.progress import bars
 from tubestore.cli.kit.text import Column, Row
 from tubestore.clock import SystemClock
 from tubestore.core.paths import OWN_DIRECTORY
@@ -168,6 +169,7 @@ _PRINTED: dict[str, Shared] = {
     "int64": ("int64", Int64Option, Int64.NUMBER),
     "text": ("text", TextOption, False),
     "out": ("out", OutOption, None),
+    "progress": ("progress", ProgressOption, True),
     "summary": ("summary", SummaryOption, None),
 }
 
@@ -241,17 +243,20 @@ def printing(
     limit: int | None = None,
     summary: str | None = None,
     text: bool = False,
+    progress: bool = True,
 ) -> Iterator[Output]:
-    """Send what is printed inside to the file of `-o`; it appears when it is complete.
+    """Send what is printed inside to the file of `--out`; it appears when it is complete.
 
-    `-o -` is stdout. A binary format goes there too, unless it is a terminal.
+    `--out -` is stdout. A binary format goes there too, unless it is a terminal. Without `progress`
+    no bars are drawn.
     """
     binary = format in (Format.ARROW, Format.PARQUET)
     if binary and out in (None, "-") and sys.stdout.isatty():
-        raise UsageMistake(f"--format {format} is binary: send it to a file (-o) or a program")
+        raise UsageMistake(f"--format {format} is binary: send it to a file (--out) or a program")
     output = Output(format, int64, limit, summary, text)
     if out in (None, "-"):
-        yield output
+        with bars(progress):
+            yield output
         return
     assert out is not None
     directory = os.path.dirname(out)
@@ -266,6 +271,7 @@ def printing(
         with (
             open(target, "w" if special else "x", encoding="utf-8", newline="") as file,
             contextlib.redirect_stdout(file),
+            bars(progress),
         ):
             yield output
         if not special:

@@ -12,15 +12,24 @@ Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
-def watching(
-    label: str, wanted: bool = True, *, in_bytes: bool = False
-) -> Iterator[Callable[[int, int | None], None]]:
+def bars(wanted: bool) -> Iterator[None]:
+    """Draw the bars of the runs inside only if they are wanted."""
+    hidden = not wanted and not _Bar.is_there
+    _Bar.is_there |= hidden  # as inside of a run that has one
+    try:
+        yield
+    finally:
+        _Bar.is_there &= not hidden
+
+
+@contextlib.contextmanager
+def watching(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """Give a long run a function to call with (done, total or None); it draws a bar on a terminal.
 
     The bar appears after two seconds in which nothing was printed, and goes before something is.
     A run inside of another one draws none.
     """
-    if not wanted or not sys.stderr.isatty() or _Bar.is_there:
+    if not sys.stderr.isatty() or _Bar.is_there:
         yield lambda _done, _total: None
         return
     bar = _Bar(label, in_bytes)

@@ -73,3 +73,28 @@ def test_a_time_to_begin_at_is_start_in_both_programs() -> None:
     }
     assert shown["--begin"] == []
     assert {"tubestore read", "rocketcompat dump", "rocketcompat query"} <= {*shown["--start"]}
+
+
+def test_every_command_with_a_bar_has_the_option_that_hides_it() -> None:
+    have = {path for path, c in COMMANDS for p in c.params if "--progress" in p.opts}
+    with_bar = {"append", "check", "copy", "dump", "publish", "read", "recover", "repair"}
+    assert {f"tubestore {name}" for name in with_bar} <= have
+    assert {path for path in OF_A_LOG if path not in have} == set()
+
+
+def test_every_command_that_prints_can_print_to_a_file() -> None:
+    have = {path for path, c in COMMANDS for p in c.params if "--out" in p.opts}
+    assert {path for path in OF_A_LOG if path not in have} == set()
+
+
+#: The commands of a RocketMQ store: those that take its options, without Spark's jobs.
+OF_A_LOG = {
+    path
+    for path, command in COMMANDS
+    for parameter in command.params
+    if "--conf" in parameter.opts and path.startswith("rocketcompat ") and " spark " not in path
+}
+
+
+def test_a_command_of_a_log_is_known_by_its_options() -> None:
+    assert {"rocketcompat dump", "rocketcompat check", "rocketcompat export"} <= OF_A_LOG

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tubestore.cli.kit import progress
-from tubestore.cli.kit.progress import watched, watching
+from tubestore.cli.kit.progress import bars, watched, watching
 
 
 class Terminal(io.StringIO):
@@ -81,3 +81,13 @@ def test_what_passes_a_bar_is_counted_and_not_changed(monkeypatch: pytest.Monkey
     assert list(watched(iter(["one", "two"]), "messages", len, 6)) == ["one", "two"]
     assert "messages" in terminal.getvalue()
     assert "6/6" in terminal.getvalue()
+
+
+def test_bars_that_are_not_wanted_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    with bars(False), bars(True), watching("hidden") as watch:
+        watch(1, 2)
+    assert terminal.getvalue() == ""
+    with bars(True), watching("shown") as watch:
+        watch(1, 2)
+    assert "shown" in terminal.getvalue()
