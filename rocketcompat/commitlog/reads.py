@@ -24,6 +24,8 @@ from tubestore.errors import CorruptRecord, OffsetOutOfRange
 QueuePlace = tuple[tuple[str, int], int]
 #: A unit with a larger record is compared with the record's own length before that is read.
 _TRUSTED_SIZE = 64 * 1024
+#: A record of unknown size is read with so many bytes at first: most need no second read.
+_FIRST_READ = 4096
 
 
 class LogBytes(Protocol):
@@ -165,7 +167,13 @@ def _read_sized(
         whole = len(head) == MESSAGE_PREFIX.size
         if not whole or MESSAGE_PREFIX.unpack_from(head).total_size != size:
             return CorruptRecord("commitlog", physical_offset, "not of the size in its unit")
-    raw = log.read_at(physical_offset, size)
+    return _sound(log, physical_offset, size, log.read_at(physical_offset, size))
+
+
+def _sound(
+    log: LogBytes, physical_offset: int, size: int, raw: bytes
+) -> MessageRecord | CorruptRecord | None:
+    """Return the record in bytes that were read, why it is not sound, None if they are too few."""
     gap = log.gaps.over(physical_offset)
     if gap is not None:
         return CorruptRecord("commitlog", physical_offset, gap.reason)
@@ -198,13 +206,16 @@ def read_found(log: LogBytes, physical_offset: int) -> MessageRecord | CorruptRe
     """
     if not log.min_offset <= physical_offset < log.max_offset:
         return None
-    head = log.read_at(physical_offset, MESSAGE_PREFIX.size)
+    head = log.read_at(physical_offset, _FIRST_READ)
     if len(head) < MESSAGE_PREFIX.size:
         return None
     prefix = MESSAGE_PREFIX.unpack_from(head)
-    if prefix.physical_offset != physical_offset or prefix.total_size < MESSAGE_PREFIX.size:
+    size = prefix.total_size
+    if prefix.physical_offset != physical_offset or size < MESSAGE_PREFIX.size:
         return None
-    return _read_sized(log, physical_offset, prefix.total_size)
+    if size <= len(head):
+        return _sound(log, physical_offset, size, head[:size])
+    return _read_sized(log, physical_offset, size)
 
 
 def store_timestamp_at(log: LogBytes, physical_offset: int) -> int | None:

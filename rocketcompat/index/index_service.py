@@ -367,11 +367,8 @@ class IndexService:
         """As `select`, for a key's hash."""
         found: list[int] = []
         files = self._files
-        last_time = last_offset = 0
-        for place in range(len(files) - 1, -1, -1):
-            file = files[place]
-            if place == len(files) - 1:
-                last_time, last_offset = file.end_timestamp, file.end_physical_offset
+        last_time, last_offset = self.last_update
+        for file in reversed(files):
             if file.is_time_matched(begin, end):
                 left = count_max - len(found)
                 search = partial(file.select, hash_of_key, left, begin, end)
@@ -379,6 +376,12 @@ class IndexService:
             if file.begin_timestamp < begin or len(found) >= count_max:
                 break
         return found, last_time, last_offset
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Return time and physical offset of the newest item; 0 without files."""
+        files = self._files
+        return (files[-1].end_timestamp, files[-1].end_physical_offset) if files else (0, 0)
 
     def candidates(self, hash_of_key: int, begin: int, end: int) -> Iterator[int]:
         """Yield physical offsets of items of a hash that may lie in the window, newest first."""

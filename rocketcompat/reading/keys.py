@@ -66,7 +66,7 @@ def query_message(
             found[offset] = record
             if len(found) >= count_max:
                 break
-    _, time, last = store.index.select_hash(hash_of_key, 1, 0, _FOREVER)
+    time, last = store.index.last_update
     entries: dict[int, MessageRecord | CorruptRecord] = {**found, **damaged}
     offsets = sorted(entries)
     return QueryMessageResult(tuple(entries[offset] for offset in offsets), offsets, time, last)

@@ -65,6 +65,10 @@ class IndexPart(Protocol):
     ) -> tuple[list[int], int, int]:
         """Physical offsets newest first, and time and offset of the last update."""
 
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Time and physical offset of the newest item."""
+
     def candidates(self, hash_of_key: int, begin: int, end: int) -> Iterator[int]:
         """Physical offsets of all items of a hash that may lie in the window, newest first."""
 
