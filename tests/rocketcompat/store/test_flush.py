@@ -337,7 +337,7 @@ def test_a_flush_whose_queues_find_no_room_is_refused_as_a_full_disk(
     store: DefaultMessageStore, vfs: FaultyVfs
 ) -> None:
     put(store, 500)
-    vfs.fail("open", path="/s/consumequeue", error=errno.ENOSPC, forever=True)
+    vfs.fail("create", path="/s/consumequeue", error=errno.ENOSPC, forever=True)
     with pytest.raises(DiskFull):
         store.flush()
     vfs.heal()
