@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import resource
 import traceback
 from contextlib import ExitStack
@@ -90,10 +91,10 @@ def _allow_files() -> None:
 
 
 def in_a_line(text: str) -> str:
-    """Return the first line of an error, and of a driver's output the exception that it names."""
+    """Return the first line of an error, and of a driver's output the exception; without paths."""
     first, *rest = text.splitlines() or [""]
     cause = next((line.strip() for line in rest if "Exception" in line), "")
-    return f"{first}: {cause}" if cause else first
+    return re.sub(r" /\S+", "", f"{first}: {cause}" if cause else first)
 
 
 @dataclass

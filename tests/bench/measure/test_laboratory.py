@@ -177,8 +177,8 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
 
 
 def test_the_output_of_a_driver_that_failed_is_one_line() -> None:
-    text = "Driver put: exit 1\n\tat a.B\nWARN no\nx.IOException: no (Too many open files)\n\tat d"
-    assert in_a_line(text) == "Driver put: exit 1: x.IOException: no (Too many open files)"
+    text = "Driver put /a/b 7: exit 1\nWARN no\nx.IOException: /c (Too many open files)\n\tat d"
+    assert in_a_line(text) == "Driver put 7: exit 1: x.IOException: (Too many open files)"
     assert in_a_line("one line") == "one line"
 
 
