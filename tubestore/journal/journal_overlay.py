@@ -20,7 +20,7 @@ import numpy as np
 from tubestore.core.doors import logger
 from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
-from tubestore.errors import CorruptRecord
+from tubestore.errors import CorruptRecord, TubeStoreError
 from tubestore.journal.lacking import stray_ring
 from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
 from tubestore.journal.root_journal import JournalPart, LeftJournal, joined_parts, read_journal
@@ -53,9 +53,9 @@ class JournalOverlay:
         self,
         vfs: Vfs,
         root: str,
-        report: Callable[[CorruptRecord], None] = lambda damage: None,
+        report: Callable[[TubeStoreError], None] = lambda problem: None,
     ) -> None:
-        """Keep `report`: it gets each damaged place of the journal once, and may raise an error."""
+        """Keep `report`: it gets each damage of the journal once, and may raise an error."""
         self._vfs, self._root, self._report = vfs, root, report
         self._reported: set[str] = set()
         self._lock = threading.Lock()
@@ -86,8 +86,7 @@ class JournalOverlay:
         with self._lock:
             self._choose(shard)
             if not self._asked:
-                self._read(self._parts)
-                self._asked = True
+                self._asked = self._read(self._parts)
             return self._parts.get(shard, _NONE)
 
     def _choose(self, shard: str) -> None:
@@ -126,8 +125,11 @@ class JournalOverlay:
     def __contains__(self, shard: str) -> bool:
         return bool(self.of(shard))
 
-    def _read(self, parts: dict[str, list[JournalPart]]) -> None:
-        """Take over what both journals have now; `parts` gets new lists where that changes."""
+    def _read(self, parts: dict[str, list[JournalPart]]) -> bool:
+        """Take over what both journals have now; `parts` gets new lists where that changes.
+
+        False if they cannot be read now, which is reported: what was known is shown until then.
+        """
         known, ring = self._known, self._ring
         try:
             found = read_journal(self._vfs, self._root, known)
@@ -138,8 +140,13 @@ class JournalOverlay:
                 fresh = self._read_ring(0)
             stray = None if self._looked_for_stray else stray_ring(self._vfs, self._root)
         except (OSError, BadState) as error:
-            log.warning("the journal of %s: %s", self._root, error)
-            return
+            self._report_once(
+                TubeStoreError(
+                    f"{self._root}: the journal cannot be read: {error}; messages that are only"
+                    " there are not shown until it can be"
+                )
+            )
+            return False
         self._looked_for_stray = True
         for left in (found, fresh, stray):
             self._report_damage(left.damages if left is not None else ())
@@ -164,16 +171,20 @@ class JournalOverlay:
         for shard, more in added.items():  # new lists: others go through those they were given
             known_parts = parts.get(shard, ())
             parts[shard] = _merged(sorted([*known_parts, *more], key=attrgetter("index_start")))
+        return True
 
     def _read_ring(self, since: int) -> LeftRing | None:
         return read_ring(self._vfs, self._root, since, names=self._names, chosen=self._chosen)
 
     def _report_damage(self, damages: Sequence[CorruptRecord]) -> None:
         for damage in damages:
-            if str(damage) not in self._reported:
-                log.error("%s", damage)
-                self._report(CorruptRecord(damage.path, damage.position, damage.reason + _HIDDEN))
-                self._reported.add(str(damage))
+            self._report_once(CorruptRecord(damage.path, damage.position, damage.reason + _HIDDEN))
+
+    def _report_once(self, problem: TubeStoreError) -> None:
+        if str(problem) not in self._reported:
+            log.error("%s", problem)
+            self._report(problem)
+            self._reported.add(str(problem))
 
 
 def _goes_on(ring: LeftRing, fresh: LeftRing) -> bool:

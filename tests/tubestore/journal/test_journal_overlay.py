@@ -184,3 +184,19 @@ def test_a_reader_that_looks_for_damage_keeps_no_message_of_the_ring(memory_vfs:
         assert not overlay._parts
         assert len(overlay.of("t-0")) == 1
         assert JournalOverlay(memory_vfs, "/s").shards() == ["t-0"]
+
+
+def test_a_reader_that_cannot_read_the_journal_reports_it_and_tries_again(
+    memory_vfs: MemoryVfs,
+) -> None:
+    store = open_store(memory_vfs)
+    store.create_topic("t").append(b"in the ring", partition=0)
+    killed(store, memory_vfs)
+    vfs = FaultyVfs(memory_vfs)
+    with tubestore.open("/s", "r", vfs=vfs) as reader:
+        topic = reader.topic("t")
+        vfs.fail("read_file", path="store.json")
+        assert not topic.read(0)
+        (problem,) = reader.problems
+        assert "the journal cannot be read: [Errno 5]" in str(problem)
+        assert [message.body for message in topic.read(0)] == [b"in the ring"]
