@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bench import run as bars
 from bench.comparison import blocks_of, compare, size_of, table
@@ -40,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
         return bars.main(given)
     asked = parser().parse_args(given)
+    with contextlib.suppress(ValueError):  # in another thread than the first
+        signal.signal(signal.SIGTERM, _end)  # what was written goes, as after Ctrl-C
     try:
         code = int(asked.command(asked) or 0)
         sys.stdout.flush()
@@ -50,8 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # a reader that has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"bench: {place}{error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _end(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,10 +129,16 @@ def _selection(one: argparse.ArgumentParser) -> None:
     one.add_argument("--only", action="append", metavar="NAME",
                      help="a workload; repeatable")  # fmt: skip
     one.add_argument("--dir", type=Path, metavar="DIR", help="where to write; default /dev/shm")
-    one.add_argument("--rounds", type=int, metavar="N", help="measured runs of each cell")
+    one.add_argument("--rounds", type=_positive, metavar="N", help="measured runs of each cell")
     one.add_argument("--payload", type=Path, metavar="FILE", help="cut bodies from this file")
     one.add_argument("--calls", action="store_true", help="count system calls, with strace")
     one.add_argument("--tiny", action="store_true", help="only show that it works")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def _bars(asked: argparse.Namespace) -> int:
@@ -162,7 +180,8 @@ def _run(asked: argparse.Namespace) -> None:
     def place(block: Block) -> Path:
         if not places:
             places.append(bars.place_for(asked.dir, scale))
-        if block.size.durability != "fsync" or file_system(places[0]) != "tmpfs":
+        syncs = block.size.durability == "fsync" or block.work.on_disk
+        if not syncs or file_system(places[0]) != "tmpfs":
             return places[0]
         if len(places) == 1:
             places.append(bars.place_for(bars.SCRATCH, scale))
@@ -231,7 +250,11 @@ def _compare(asked: argparse.Namespace) -> None:
     works = asked.only or ["append", "batch", "read", "scan"]
     blocks_of(asked.layouts, works, sizes)
     amount = _amount(asked)
-    where = bars.place_for(asked.dir, "tiny")
+    synced = any(size.durability == "fsync" for size in sizes)  # shared memory has no disk to sync
+    synced = synced or any(work in BY_NAME and BY_NAME[work].on_disk for work in works)
+    if asked.output:
+        asked.output.open("ab").close()  # a mistake is noticed now
+    where = bars.place_for(asked.dir or (bars.SCRATCH if synced else None), "tiny")
     try:
         found = compare(
             asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,

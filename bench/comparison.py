@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import contender, named
-from bench.measure.laboratory import PLANS, Plan, run_block
+from bench.measure.laboratory import PLANS, Plan, name_of, run_block
 from bench.workloads.sizes import Size, text_of
 from bench.workloads.works import BY_NAME, Amount, Block, Work
 
@@ -80,8 +80,22 @@ def blocks_of(
     for layout in layouts:
         contender(layout)
     works = [work_of(one) for one in workloads]
+    _distinct("layouts", [name_of(layout) for layout in layouts])
+    _distinct("workloads", [work.name for work in works])
     chosen = [size_of(one) for one in sizes]
+    for size in chosen:
+        if 0 < size.messages < size.places:
+            raise Unavailable(
+                f"{size.messages:,} messages do not reach {size.places:,} partitions: take more"
+            )
     return [Block(work, size, tuple(layouts)) for work in works for size in chosen]
+
+
+def _distinct(what: str, names: Sequence[str]) -> None:
+    """Refuse two of one name: their cells could not be told apart."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Unavailable(f"two {what} are named {twice!r}: give one of them another name")
 
 
 def work_of(which: Any) -> Work:

@@ -43,6 +43,8 @@ def checked(layout: Any) -> Any:
     name, declared = getattr(layout, "name", None), getattr(layout, "capabilities", None)
     if not isinstance(name, str) or not name:
         raise Unavailable(f"{label} has no name; give the class a `name`, which the tables print")
+    if "/" in name or name.startswith("."):
+        raise Unavailable(f"{label}: its name {name!r} cannot be that of its directory")
     if isinstance(declared, str) or not isinstance(declared, Iterable):
         known = ", ".join(METHODS)
         raise Unavailable(f"{label} has no `capabilities`; name those of {known} that it has")

@@ -47,8 +47,10 @@ def named(reference: str) -> Any:
     try:
         owner = _from_file(module) if module.endswith(".py") else importlib.import_module(module)
         return getattr(owner, attribute)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
-        raise Unavailable(f"{reference}: {error}") from error
+    except Unavailable:
+        raise
+    except Exception as error:  # whatever the module does
+        raise Unavailable(f"{reference}: {type(error).__name__}: {error}") from error
 
 
 @cache
@@ -58,4 +60,7 @@ def _from_file(path: str) -> Any:
     if not file.is_file():
         raise Unavailable(f"{path}: there is no such file")
     sys.path.insert(0, str(file.parent))
-    return importlib.import_module(file.stem)
+    module = importlib.import_module(file.stem)
+    if Path(module.__file__ or "").resolve() != file:
+        raise Unavailable(f"{path}: another module is named {file.stem!r}; rename the file")
+    return module

@@ -243,7 +243,9 @@ def read(path: Path) -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}") from error
-    rows = []
+    except UnicodeDecodeError as error:
+        raise Unavailable(f"{path}: damaged: {error}") from error
+    rows: list[dict[str, Any]] = []
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -251,7 +253,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             if number < len(lines):
                 raise Unavailable(f"{path}, line {number}: not JSON: {error}") from error
-    if not rows or "kind" not in rows[0]:
+    if not rows or not all(isinstance(row, dict) and "kind" in row for row in rows):
         raise Unavailable(f"{path}: these are no results of python -m bench run")
     return rows
 

@@ -54,9 +54,16 @@ def summary(report: Report) -> str:
     for row in _ROWS:
         cells = [found.get((row.work, row.size, layout)) for layout in layouts]
         if any(cells):
-            values = [number(cell[row.column], row.scale) if cell else "" for cell in cells]
-            out.append(_line([row.text, *values]))
+            out.append(_line([row.text, *(_value(cell, row) for cell in cells)]))
     return "\n".join(out) + "\n"
+
+
+def _value(cell: Cell | None, row: _Row) -> str:
+    """Return a cell's number, marked if an error or a limit ended its rounds early."""
+    if cell is None:
+        return ""
+    value = cell[row.column]
+    return number(value, row.scale) + (" †" if cell["reason"] and value is not None else "")
 
 
 def markdown(report: Report) -> str:
@@ -64,16 +71,18 @@ def markdown(report: Report) -> str:
     out = [*about(report), ""]
     for _, question, cells in works_of(report):
         out += [f"### {question[0].upper()}{question[1:]} (`{cells[0]['work']}`)", ""]
-        out += [_line(["layout", "size", "messages/s", "p99 µs", "peak MB", "files"])]
-        out += [_line(["---", "---", *["---:"] * 4]), *map(_of_cell, cells), ""]
+        out += [_line(["layout", "size", "messages/s", "p99 µs", "peak MB", "files", "rounds"])]
+        out += [_line(["---", "---", *["---:"] * 5]), *map(_of_cell, cells), ""]
     return "\n".join(out)
 
 
 def _of_cell(cell: Cell) -> str:
     if cell["rate_median"] is None:
-        return _line([cell["layout"], label(cell), cell["reason"], "", "", ""])
+        return _line([cell["layout"], label(cell), cell["reason"], "", "", "", "0"])
     columns = ("rate_median", "p99_us", "peak_mb", "files")
-    return _line([cell["layout"], label(cell), *(number(cell[one]) for one in columns)])
+    values = [number(cell[one]) for one in columns]
+    rounds = f"{cell['rounds']} ({cell['reason']})" if cell["reason"] else str(cell["rounds"])
+    return _line([cell["layout"], label(cell), *values, rounds])
 
 
 def _line(values: Sequence[str]) -> str:

@@ -144,7 +144,8 @@ class Fit:
 
 
 def _same(one: Question, other: Question) -> bool:
-    return (one.places, one.body, one.durability) == (other.places, other.body, other.durability)
+    shapes = [(q.topics, q.partitions, q.body, q.durability) for q in (one, other)]
+    return shapes[0] == shapes[1]
 
 
 def fit(layout: str, work: str, points: Sequence[Point]) -> Fit | None:

@@ -40,6 +40,7 @@ _COLUMNS: tuple[tuple[str, str, float], ...] = (
     ("MB on disk", "disk_bytes", 1e-6),
     ("written/taken", "amplification", 1),
     ("system calls", "calls_each", 1),
+    ("rounds", "rounds", 1),
 )
 _WARNINGS = (
     "Rates of different runs, machines or file systems cannot be compared. Ratios inside one run "
@@ -74,13 +75,17 @@ def load(path: Path) -> Report:
     rows = read(path)
     if rows[0]["kind"] != "laboratory":
         raise Unavailable(f"{path}: these are the results of bars; print them with --report")
-    cells = table(rows).to_pylist()
+    try:
+        cells = table(rows).to_pylist()
+        blocks = [{"disturbed": row["disturbed"], **row} for row in rows if row["kind"] == "block"]
+    except (KeyError, TypeError, ValueError) as error:  # Arrow's errors are such, too
+        raise Unavailable(f"{path}: a row of these results is damaged: {error!r}") from error
     if not any(cell["rate_median"] for cell in cells):
         raise Unavailable(f"{path}: no cell was measured")
     return Report(
         rows[0],
         cells,
-        [row for row in rows if row["kind"] == "block"],
+        blocks,
         list(dict.fromkeys(cell["layout"] for cell in cells)),
     )
 
@@ -246,7 +251,10 @@ def _table(cells: Sequence[Cell]) -> str:
     heads = ["layout", "size", *(head for head, _, _ in _COLUMNS)]
     rows = []
     for cell in cells:
-        first = f"<td>{html.escape(cell['layout'])}</td><td>{html.escape(label(cell))}</td>"
+        size = label(cell)
+        if cell["reason"] and cell["rate_median"] is not None:
+            size += f" (ended early: {cell['reason']})"
+        first = f"<td>{html.escape(cell['layout'])}</td><td>{html.escape(size)}</td>"
         if cell["rate_median"] is None:
             reason = html.escape(cell["reason"] or "")
             rows.append(f'<tr>{first}<td class="why" colspan="{len(_COLUMNS)}">{reason}</td></tr>')

@@ -36,6 +36,8 @@ class Size:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise Unavailable(f"{name}: {value!r} is not a positive whole number")
+        if not isinstance(self.messages, int) or self.messages < 0:
+            raise Unavailable(f"messages: {self.messages!r} is not a whole number from 0 on")
         if self.body != MIX and (not isinstance(self.body, int) or self.body < 1):
             raise Unavailable(f"body: {self.body!r} is neither a number of bytes nor {MIX!r}")
         for name, known in (("skew", _SKEWS), ("durability", _DURABILITIES)):

@@ -38,6 +38,8 @@ class Work:
     tiny: int = 200
     #: True if the bytes that reach the device are of interest.
     writes: bool = False
+    #: True if shared memory would not do: its files never leave the page cache.
+    on_disk: bool = False
     #: True if a run does all of it, whatever it takes.
     whole: bool = False
 
@@ -59,7 +61,7 @@ WORKS: tuple[Work, ...] = (
     Work("read", "read partition after partition, 1,000 messages a call", read_by,
          400_000, 50_000, 2000),
     Work("read-cold", "the same after an opening, without its files in the page cache",
-         Way(_FIND, partial(reading, first=True)), 400_000, 50_000, 2000),
+         Way(_FIND, partial(reading, first=True)), 400_000, 50_000, 2000, on_disk=True),
     Work("scan", "read everything", scanned, 400_000, 50_000, 2000),
     Work("tail", "read what another thread appends meanwhile",
          Way(frozenset({"batch", "read", "follow"}), lookups.following), 200_000, 20_000, 2000),

@@ -78,3 +78,9 @@ class Broken(Lists):
 
     def append(self, topic: int, partition: int, body: bytes) -> None:
         raise KeyError("no such drawer")
+
+
+class NamedAsAPath(Lists):
+    """Would have the directory of its name replaced."""
+
+    name = "/tmp"

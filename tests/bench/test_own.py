@@ -100,3 +100,31 @@ def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
     finally:
         os.close(writes)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "lmdb", "lmdb"], "two layouts are named 'lmdb'"),
+        (["compare", "lmdb", "--only", "scan", "--only", "scan"], "two workloads are named 'scan'"),
+        (["compare", "lmdb", "--partitions", "9000", "--messages", "20"], "20 messages do not"),
+        (["compare", "lmdb", "--messages", "-5"], "messages: -5 is not a whole number"),
+        (["compare", "lmdb", "--dir", "/proc"], "bench: "),
+        (["compare", "lmdb", "--output", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),
+        (["compare", "tests.bench.own_layouts:NamedAsAPath"], "cannot be that of its directory"),
+        (["compare", "tests.bench.raises_at_import:X"], "ZeroDivisionError"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_measured(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    found = capsys.readouterr()
+    assert (found.out, found.err.count("\n")) == ("", 1)
+    assert message in found.err
+
+
+def test_no_round_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "lmdb", "--rounds", "0"])
+    assert "'0' is not a positive whole number" in capsys.readouterr().err

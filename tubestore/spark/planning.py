@@ -43,6 +43,7 @@ from tubestore.errors import (
     InvalidOption,
     NotAStore,
     OffsetOutOfRange,
+    TubeStoreError,
     UnknownTopic,
     listed,
 )
@@ -336,16 +337,20 @@ class ShardIndex:
 
 
 def journal_of(vfs: Vfs, root: str, note: Callable[[str], None] | None = None) -> JournalOverlay:
-    """Return the journal of a store; DataLoss when it is read and damaged.
+    """Return the journal of a store; DataLoss when it is read and damaged, or cannot be read.
 
     With a callback DataLoss is not raised: the callback gets the sentence, and the sound messages
     are shown.
     """
 
-    def refuse(damage: CorruptRecord) -> None:
-        if note is None:
-            raise DataLoss(f"{damage}; `tubestore recover {root}` does that")
-        note(str(damage))
+    def refuse(problem: TubeStoreError) -> None:
+        if note is not None:
+            note(str(problem))
+            return
+        mended = isinstance(problem, CorruptRecord)
+        raise DataLoss(
+            f"{problem}; `tubestore recover {root}` does that" if mended else str(problem)
+        )
 
     return JournalOverlay(vfs, root, refuse)
 

@@ -71,6 +71,7 @@ def test_each_answer_is_marked_by_how_it_is_known(exact: Model) -> None:
 
     assert marked() == "measured"
     assert exact.answer("tubestore", "append", Question(1, 10, 1024)).factor == 1
+    assert marked(topics=10, partitions=1) == "between measured cells", "another shape"
     assert marked(topics=50) == "between measured cells"
     assert marked(body=4000) == "between measured cells"
     assert marked(topics=50_000) == "extrapolated"

@@ -199,4 +199,5 @@ def test_a_reader_that_cannot_read_the_journal_reports_it_and_tries_again(
         assert not topic.read(0)
         (problem,) = reader.problems
         assert "the journal cannot be read: [Errno 5]" in str(problem)
+        reader.refresh()
         assert [message.body for message in topic.read(0)] == [b"in the ring"]
