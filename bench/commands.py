@@ -170,6 +170,8 @@ def _run(asked: argparse.Namespace) -> None:
     head["settings"] = settings(blocks)
     path = asked.resume or asked.output
     path = path or bars.RESULTS / time.strftime("laboratory-%Y%m%dT%H%M%S.jsonl", time.gmtime())
+    if asked.resume and asked.output:
+        raise Unavailable("--resume goes on with its file: --output is for a new one")
     if asked.resume and not path.exists():
         raise Unavailable(f"--resume {path}: there is no such file")
     results = Results(path, head, resume=asked.resume is not None)

@@ -218,14 +218,34 @@ class Results:
         self.commit = head.get("commit")
         path.parent.mkdir(parents=True, exist_ok=True)
         earlier = path.exists() and resume
-        self.done = set[str]()
+        #: The blocks that are complete, with their contenders; None for rows without these.
+        self._done: dict[str, set[str] | None] = {}
         if earlier:
             rows = read(path)
             _compatible(rows[:1], head)
-            self.done = {row["label"] for row in rows if row["kind"] == "block"}
-            self._write(rows, "w")  # a torn last line goes
+            kept, block = rows[:1], list[dict[str, Any]]()
+            for row in rows[1:]:
+                block.append(row)
+                if row["kind"] == "block":
+                    kept += block
+                    block = []
+                    names = row.get("contenders")
+                    self._done[row["label"]] = None if names is None else set(names)
+            self._write(kept, "w")  # a block that was torn off goes: it is measured again
         else:
             self._write([head], "w")
+
+    def has(self, block: Block) -> bool:
+        """True if a block was measured, with all of its contenders."""
+        if block.label not in self._done:
+            return False
+        known = self._done[block.label]
+        lacking = [] if known is None else sorted(_names(block) - known)
+        if lacking:
+            raise Unavailable(
+                f"{self.path} has {block.label!r} without {lacking[0]}: begin a new file"
+            )
+        return True
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append the lines of a block."""
@@ -258,6 +278,10 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _names(block: Block) -> set[str]:
+    return {name_of(which) for which in block.contenders}
+
+
 def _compatible(found: list[dict[str, Any]], head: dict[str, Any]) -> None:
     """Refuse to go on with results of another machine or amount."""
     earlier = found[0] if found else {}
@@ -282,7 +306,7 @@ def run(
     wanted = list(blocks)
     calibrations: list[Calibration] = []
     for number, block in enumerate(wanted, 1):
-        if block.label in results.done:
+        if results.has(block):
             continue
         place = places(block)
         rows: list[dict[str, Any]] = []
@@ -294,6 +318,7 @@ def run(
             "kind": "block",
             "label": block.label,
             "commit": results.commit,
+            "contenders": sorted(_names(block)),
             "before": before.as_dict(),
             "after": after.as_dict(),
             "disturbed": sorted(

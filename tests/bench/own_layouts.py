@@ -84,3 +84,19 @@ class NamedAsAPath(Lists):
     """Would have the directory of its name replaced."""
 
     name = "/tmp"
+
+
+class Forgets(Lists):
+    """Keeps what its first store was given, and nothing of any later one."""
+
+    name = "forgets"
+    _stores = 0
+
+    def __init__(self, root: Path, *, topics: int, partitions: int, durability: str) -> None:
+        super().__init__(root, topics=topics, partitions=partitions, durability=durability)
+        Forgets._stores += 1
+        self._forgets = Forgets._stores > 1
+
+    def append(self, topic: int, partition: int, body: bytes) -> None:
+        if not self._forgets:
+            super().append(topic, partition, body)

@@ -111,6 +111,7 @@ def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
         (["compare", "lmdb", "--messages", "-5"], "messages: -5 is not a whole number"),
         (["compare", "lmdb", "--dir", "/proc"], "bench: "),
         (["compare", "lmdb", "--output", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),
+        (["run", "--resume", "a.jsonl", "--output", "b.jsonl"], "--output is for a new one"),
         (["compare", "tests.bench.own_layouts:NamedAsAPath"], "cannot be that of its directory"),
         (["compare", "tests.bench.raises_at_import:X"], "ZeroDivisionError"),
     ],

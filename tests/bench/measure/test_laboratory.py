@@ -60,6 +60,7 @@ def test_every_cell_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     ("name", "limits", "reason"),
     [
         ("Forgetful", {}, "it gives back other messages than it took: 99 for 100"),
+        ("Forgets", {}, "it gives back other messages than it took: 0 for 100"),
         ("Stuck", {"limit_seconds": 1.0}, "it took longer than the limit of 1 s"),
         ("Greedy", {"limit_mb": 200.0}, "it took more than the limit of 200 MB"),
         ("Broken", {}, "KeyError: 'no such drawer' (own_layouts.py:"),
@@ -165,13 +166,16 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
     with pytest.raises(KeyboardInterrupt):
         go(resume=False)
     with path.open("a") as file:
-        file.write('{"kind": "run", "torn')
+        file.write('{"kind": "run", "of": "a block that was torn off"}\n{"kind": "run", "torn')
     interrupted = False
     go(resume=True, commit="d")
     assert ran == [block.label for block in blocks]
     rows = read(path)
     assert [row["kind"] for row in rows] == ["laboratory", *["run", "block"] * 3]
     assert [row["commit"] for row in rows if row["kind"] == "block"] == ["c", "c", "d"]
+    blocks[0] = Block(BY_NAME["append"], Size(topics=1), ("lmdb", "sqlite"))
+    with pytest.raises(Unavailable, match="has 'append 1 × 10' without sqlite: begin a new file"):
+        go(resume=True)
     with pytest.raises(Unavailable, match="their cores is 2, and here it is 3"):
         Results(path, HEAD | {"cores": 3}, resume=True)
 
