@@ -92,7 +92,7 @@ def blocks_of(
 
 
 def _distinct(what: str, names: Sequence[str]) -> None:
-    """Refuse two of one name: their cells could not be told apart."""
+    """Refuse two of one name: their cells would be one."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise Unavailable(f"two {what} are named {twice!r}: give one of them another name")
