@@ -182,8 +182,7 @@ def _run(asked: argparse.Namespace) -> None:
     def place(block: Block) -> Path:
         if not places:
             places.append(bars.place_for(asked.dir, scale))
-        syncs = block.size.durability == "fsync" or block.work.on_disk
-        if not syncs or file_system(places[0]) != "tmpfs":
+        if not block.needs_disk or file_system(places[0]) != "tmpfs":
             return places[0]
         if len(places) == 1:
             places.append(bars.place_for(bars.SCRATCH, scale))
@@ -250,13 +249,11 @@ def _compare(asked: argparse.Namespace) -> None:
         for values in itertools.product(*given.values())
     ]
     works = asked.only or ["append", "batch", "read", "scan"]
-    blocks_of(asked.layouts, works, sizes)
+    on_disk = any(block.needs_disk for block in blocks_of(asked.layouts, works, sizes))
     amount = _amount(asked)
-    synced = any(size.durability == "fsync" for size in sizes)  # shared memory has no disk to sync
-    synced = synced or any(work in BY_NAME and BY_NAME[work].on_disk for work in works)
     if asked.output:
         asked.output.open("ab").close()  # a mistake is noticed now
-    where = bars.place_for(asked.dir or (bars.SCRATCH if synced else None), "tiny")
+    where = bars.place_for(asked.dir or (bars.SCRATCH if on_disk else None), "tiny")
     try:
         found = compare(
             asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,

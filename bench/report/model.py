@@ -144,8 +144,10 @@ class Fit:
 
 
 def _same(one: Question, other: Question) -> bool:
-    shapes = [(q.topics, q.partitions, q.body, q.durability) for q in (one, other)]
-    return shapes[0] == shapes[1]
+    def cell(asked: Question) -> tuple[object, ...]:
+        return asked.topics, asked.partitions, asked.body, asked.durability
+
+    return cell(one) == cell(other)
 
 
 def fit(layout: str, work: str, points: Sequence[Point]) -> Fit | None:

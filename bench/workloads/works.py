@@ -103,6 +103,11 @@ class Block:
         """A line for people."""
         return f"{self.work.name} {self.size.label}"
 
+    @property
+    def needs_disk(self) -> bool:
+        """True if shared memory would not do: it has nothing to sync, and its pages stay."""
+        return self.work.on_disk or self.size.durability == "fsync"
+
     def without(self, names: frozenset[str]) -> Block:
         """Return the same without some contenders."""
         return replace(self, contenders=tuple(c for c in self.contenders if c not in names))
