@@ -404,13 +404,18 @@ class Polled(_IndexedRows):
         return f"Polled({len(self)} messages)"
 
 
+def check_columns(batch: pa.RecordBatch, wanted: Iterable[str], made: str, whole: str) -> None:
+    """Raise ValueError for rows that lack columns of what is `made` of them; `whole` has them."""
+    missing = [name for name in wanted if name not in batch.schema.names]
+    if missing:
+        reason = f"{made} needs all columns: read without columns=, or use {whole}"
+        raise ValueError(f"no column {', '.join(missing)}: {reason}")
+
+
 def messages_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
     """Go through the rows of batches with all columns, one object a message."""
     for batch in batches:
-        missing = [name for name in _OF_MESSAGE if name not in batch.schema.names]
-        if missing:
-            reason = "a Message needs all columns: read without columns=, or use .table"
-            raise ValueError(f"no column {', '.join(missing)}: {reason}")
+        check_columns(batch, _OF_MESSAGE, "a Message", ".table")
         for row in batch.to_pylist():
             yield Message(
                 row["topic"],

@@ -40,7 +40,7 @@ from rocketcompat.record.verify import follow
 from tubestore.core.kernels import Int64s, ranks, slices
 from tubestore.core.layout import Buffer
 from tubestore.errors import CorruptRecord, OffsetOutOfRange
-from tubestore.messages import ArrowTable
+from tubestore.messages import ArrowTable, check_columns
 
 #: Records of about so many bytes come in a batch of a scan: what stays in a processor's cache.
 SCAN_BYTES = 4 << 20
@@ -111,10 +111,7 @@ class QueuesPage(_BatchPage):
 
 def _records_of(batch: pa.RecordBatch) -> Iterator[MessageRecord]:
     """Go through the rows of a batch with all columns, one record a message."""
-    missing = [name for name in RECORD_SCHEMA.names if name not in batch.schema.names]
-    if missing:
-        reason = "a record needs all columns: read without columns=, or use .batch"
-        raise ValueError(f"no column {', '.join(missing)}: {reason}")
+    check_columns(batch, RECORD_SCHEMA.names, "a record", ".batch")
     for row in batch.to_pylist():
         yield MessageRecord(
             row["physical_offset"],
