@@ -96,8 +96,7 @@ def _kafka(command: str, *, batches: bool = False) -> Start:
     def start(case: Case) -> Iterator[Runner]:
         driver = real.driver_of("KafkaDriver")
         root = fresh(case.place / "kafka")
-        payload = case.place / "payload"
-        payload.write_bytes(case.payload.text)
+        payload = real.payload_file(case)
 
         def run(messages: int) -> Measure:
             row = driver.bench(

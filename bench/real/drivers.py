@@ -230,12 +230,20 @@ class TubeDriver(_Driver):
         body_size: int,
         partitions: int,
         *,
+        payload: Path | None = None,
         settings: Settings | None = None,
         timeout: float = BENCH_SECONDS,
     ) -> Row:
-        """Append to a new store ``bench-0``; return one row with the rates."""
+        """Append to a new store ``bench-0``; return one row with the rates.
+
+        Bodies are cut from `payload`, again and again, and put into partition after partition;
+        without it they are one of random bytes.
+        """
         operands = (count, body_size, partitions)
-        return self._bench("bench-append", root, *operands, settings=settings, timeout=timeout)
+        return self._bench(
+            "bench-append", root, *operands, settings=settings, timeout=timeout,
+            **_given(payload=payload),
+        )  # fmt: skip
 
     def bench_read(
         self, root: Path, topic: str, store_id: int, partitions: int, *, seconds: int = 30
@@ -383,14 +391,22 @@ class RocketDriver(_Driver):
         queues: int = 1,
         batch: int = 1,
         threads: int = 1,
+        payload: Path | None = None,
+        warm: int | None = None,
         settings: Settings | None = None,
         timeout: float = BENCH_SECONDS,
     ) -> Row:
-        """Put into a new store; return one row: the rates without and with dispatching."""
+        """Put into a new store; return one row: the rates without and with dispatching.
+
+        The n-th call puts the n-th `batch` bodies cut from `payload`, again and again, into topic
+        "bench" and n modulo topics, queue by queue; without a payload all bodies are one of random
+        bytes. `warm` messages are put into a store of one topic first and not counted.
+        """
         operands = (count, body_size, topics, queues, batch)
         return self._bench(
-            "put-bench", root, *operands, settings=settings, timeout=timeout, threads=threads
-        )
+            "put-bench", root, *operands, settings=settings, timeout=timeout, threads=threads,
+            **_given(payload=payload, warm=warm),
+        )  # fmt: skip
 
     def open_bench(self, root: Path, *, settings: Settings | None = None) -> Row:
         """Load and start in place, then end as if killed; one row: seconds and memory."""
@@ -483,10 +499,15 @@ class KafkaDriver(_Driver):
         `command` is "append" or "read". The row has the rate, an HDR histogram of the calls, and
         the number and the digest of what was read back afterwards.
         """
-        operands = (count, body_size, topics, partitions, batch, payload)
+        operands = (count, body_size, topics, partitions, batch)
         return self._bench(
-            f"{command}-bench", root, *operands, timeout=timeout, threads=threads, sync=int(sync)
-        )
+            f"{command}-bench", root, *operands, timeout=timeout, threads=threads,
+            sync=int(sync), payload=payload,
+        )  # fmt: skip
+
+
+def _given(**options: object) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,7 @@
 """The real Java classes, through the drivers of the interop tests; rates are those of a warm JVM.
 
-Their bodies are random bytes of the same size. A rate counts until the messages are readable:
-RocketMQ's dispatch is awaited, TubeMQ's caches are flushed.
+A rate counts until the messages are readable: RocketMQ's dispatch is awaited, TubeMQ's caches are
+flushed. What was appended is then compared, as for every layout (`written.py`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench.layouts.layout import TopicSharded, Unavailable, fresh
+from bench.real import written
 from bench.workloads.cases import Case, Contestant, Measure, Runner
 
 TUBEMQ = "TubeMQ 1.2.0"
 ROCKETMQ = ("4.9.8", "5.3.3")
 READ_SECONDS = 3
+#: Messages that are not counted, where each is synced; 200,000 where not.
+_WARM_SYNCS = 2000
 
 
 @cache
@@ -39,6 +43,14 @@ def driver_of(kind: str, *arguments: str) -> Any:
         raise Unavailable(str(error)) from error
 
 
+def payload_file(case: Case) -> Path:
+    """Return a file with the text of the bodies, for a driver."""
+    path = case.place / "payload"
+    if not path.exists():
+        path.write_bytes(case.payload.text)
+    return path
+
+
 def copied(source: Path, target: Path) -> None:
     """Copy a store with its holes, for a contestant that writes when it opens."""
     from bench.real.scratch import copy_tree
@@ -51,10 +63,14 @@ def copied(source: Path, target: Path) -> None:
 def tubemq_append(case: Case) -> Iterator[Runner]:
     """One by one at TubeMQ's only level, memory; its caches flushed at the end."""
     driver = driver_of("TubeDriver")
+    payload = payload_file(case)
 
     def run(messages: int) -> Measure:
         root = fresh(case.place / "tubemq")
-        row = driver.bench_append(root, messages, case.payload.body_size, case.partitions)
+        row = driver.bench_append(
+            root, messages, case.payload.body_size, case.partitions, payload=payload
+        )
+        written.compare(case, root, row["messages"], 1, rocket=False)
         shutil.rmtree(root)
         return Measure(row["messages"], row["messages"], row["flushedSeconds"])
 
@@ -84,6 +100,7 @@ def rocketmq(
     def start(case: Case) -> Iterator[Runner]:
         driver = driver_of("RocketDriver", version)
         settings = {"flushDiskType": "SYNC_FLUSH"} if sync else None
+        payload = payload_file(case)
 
         def run(messages: int) -> Measure:
             root = fresh(case.place / "rocketmq")
@@ -95,15 +112,15 @@ def rocketmq(
                 queues=case.partitions,
                 batch=batch,
                 threads=threads,
+                payload=payload,
+                warm=_WARM_SYNCS if sync else None,
                 settings=settings,
             )
+            calls = row["messages"] // batch
+            shared = replace(case, threads=threads)
+            written.compare(shared, root, calls, batch, rocket=True)
             shutil.rmtree(root)
-            return Measure(
-                row["messages"],
-                row["messages"] // batch,
-                row["dispatchedSeconds"],
-                row["cpuSeconds"],
-            )
+            return Measure(row["messages"], calls, row["dispatchedSeconds"], row["cpuSeconds"])
 
         yield run
 

@@ -12,11 +12,13 @@ import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.stream.Stream;
 
 /**
@@ -113,6 +115,21 @@ final class Call {
 
     int option(String name, int otherwise) {
         return Integer.parseInt(options.getOrDefault(name, Integer.toString(otherwise)));
+    }
+
+    /** Bodies of a size, cut from the file of the option "payload"; without it one of random bytes. */
+    byte[][] bodies(int size) throws IOException {
+        if (!options.containsKey("payload")) {
+            byte[] body = new byte[size];
+            new Random(1).nextBytes(body);
+            return new byte[][] {body};
+        }
+        byte[] text = Files.readAllBytes(Path.of(options.get("payload")));
+        byte[][] bodies = new byte[text.length / size][];
+        for (int i = 0; i < bodies.length; i++) {
+            bodies[i] = Arrays.copyOfRange(text, i * size, (i + 1) * size);
+        }
+        return bodies;
     }
 
     void row(Object... pairs) {

@@ -1,6 +1,5 @@
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -37,11 +36,7 @@ final class KafkaBench {
         batch = call.number(5);
         sync = call.option("sync", 0) == 1;
         threads = call.option("threads", 1);
-        byte[] text = Files.readAllBytes(Path.of(call.operand(6)));
-        bodies = new byte[text.length / size][];
-        for (int i = 0; i < bodies.length; i++) {
-            bodies[i] = Arrays.copyOfRange(text, i * size, (i + 1) * size);
-        }
+        bodies = call.bodies(size);
     }
 
     static void append(Call call, Path root) throws Throwable {

@@ -1,9 +1,7 @@
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.atomic.LongAdder;
@@ -12,7 +10,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBatch;
 import org.apache.rocketmq.store.PutMessageResult;
 
-/** Rates of the real store, warm: the first 200,000 messages are not counted. */
+/** Rates of the real store, warm: the first messages (--warm, usually 200,000) are not counted. */
 final class RocketBench {
     private static final int WARM_UP = 200_000;
 
@@ -22,18 +20,16 @@ final class RocketBench {
     /** Puts into a new store; the warm-up has a store of its own, removed before the clock starts. */
     static void put(Call call, Path root) throws Throwable {
         Path warmRoot = root.resolve("warm-up");
-        putAll(call, warmRoot, WARM_UP);
+        putAll(call, warmRoot, call.option("warm", WARM_UP), 1);
         Call.remove(warmRoot);
-        call.row(putAll(call, root, call.number(1)));
+        call.row(putAll(call, root, call.number(1), call.number(3)));
     }
 
-    private static Map<String, Object> putAll(Call call, Path root, int messages) throws Throwable {
-        int topics = call.number(3);
+    private static Map<String, Object> putAll(Call call, Path root, int messages, int topics) throws Throwable {
         int queues = call.number(4);
         int batch = call.number(5);
-        byte[] body = new byte[call.number(2)];
-        new Random(1).nextBytes(body);
-        byte[] encoded = encodeBatch(body, batch);
+        byte[][] bodies = call.bodies(call.number(2));
+        byte[][] encoded = batch == 1 ? null : encodeBatches(bodies, batch);
         try (RocketStore store = new RocketStore(root, call.settings)) {
             if (!store.store.load()) {
                 throw new IllegalStateException("the store does not load");
@@ -50,14 +46,15 @@ final class RocketBench {
                     String topic = "bench" + turn % topics;
                     int queueId = turn / topics % queues;
                     refused.add(batch == 1
-                            ? putOne(store, topic, queueId, body) : putBatch(store, topic, queueId, encoded));
+                            ? putOne(store, topic, queueId, bodies[turn % bodies.length])
+                            : putBatch(store, topic, queueId, encoded[turn % encoded.length]));
                 }
             });
             double accepted = Call.seconds(start);
             boolean dispatched = store.dispatched();
             double readable = Call.seconds(start);
             return Json.object(
-                    "kind", "bench", "bench", "rocketmq-put", "bodySize", body.length,
+                    "kind", "bench", "bench", "rocketmq-put", "bodySize", call.number(2),
                     "topics", topics, "queues", queues, "batch", batch, "messages", done,
                     "refused", refused.sum(), "dispatched", dispatched, "seconds", accepted,
                     "cpuSeconds", Call.cpuSeconds() - cpu,
@@ -94,10 +91,17 @@ final class RocketBench {
         }
     }
 
-    /** What a producer sends for a batch: made once, since the producer's work is not the store's. */
-    private static byte[] encodeBatch(byte[] body, int batch) {
-        List<Message> messages = new ArrayList<>(Collections.nCopies(batch, new Message("bench", body)));
-        return MessageDecoder.encodeMessages(messages);
+    /** What a producer sends for batches, one after the other: made once, as the producer's work is not the store's. */
+    private static byte[][] encodeBatches(byte[][] bodies, int batch) {
+        byte[][] encoded = new byte[Math.max(1, bodies.length / batch)][];
+        for (int number = 0; number < encoded.length; number++) {
+            List<Message> messages = new ArrayList<>();
+            for (int i = 0; i < batch; i++) {
+                messages.add(new Message("bench", bodies[(number * batch + i) % bodies.length]));
+            }
+            encoded[number] = MessageDecoder.encodeMessages(messages);
+        }
+        return encoded;
     }
 
     private static int putOne(RocketStore store, String topic, int queueId, byte[] body) throws Throwable {

@@ -26,7 +26,7 @@ import org.apache.rocketmq.store.StoreCheckpoint;
  * visit ROOT TOPIC QUEUES N [--close=0] [KEYTOPIC KEY]...   dump, query and append in one go
  * load ROOT                          load only
  * ha ROOT                            a master or slave (brokerRole) that answers lines of its input
- * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH [--threads=N]
+ * put-bench ROOT N BODYSIZE TOPICS QUEUES BATCH [--threads=N] [--payload=FILE] [--warm=N]
  * open-bench ROOT                    load and start, as a broker does; ends as if killed
  * scan-bench ROOT, read-bench ROOT TOPIC QUEUES, query-bench ROOT TOPIC KEYS N
  * delay-bench ROOT N RATE            from a put until getMessage, woken by the arrival listener, has it

@@ -1,6 +1,5 @@
 import java.nio.file.Path;
 import java.util.Map;
-import java.util.Random;
 import org.apache.inlong.tubemq.server.broker.msgstore.disk.GetMessageResult;
 import org.apache.inlong.tubemq.server.common.utils.AppendResult;
 
@@ -17,26 +16,26 @@ final class TubeBench {
         int messages = call.number(1);
         int bodySize = call.number(2);
         int partitions = call.number(3);
+        byte[][] bodies = call.bodies(bodySize);
         Path warmRoot = root.resolve("warm-up");
-        appendAll(setup, warmRoot, WARM_UP, bodySize, partitions);
+        appendAll(setup, warmRoot, WARM_UP, bodies, partitions);
         Call.remove(warmRoot);
         Map<String, Object> row = Json.object(
                 "kind", "bench", "bench", "tubemq-append", "bodySize", bodySize,
                 "partitions", partitions);
-        row.putAll(appendAll(setup, root, messages, bodySize, partitions));
+        row.putAll(appendAll(setup, root, messages, bodies, partitions));
         call.row(row);
     }
 
     /** As a broker does it, with the checksum; until the last message is accepted, then until all are in the files. */
-    private static Map<String, Object> appendAll(TubeStore.Setup setup, Path root, int messages, int bodySize,
+    private static Map<String, Object> appendAll(TubeStore.Setup setup, Path root, int messages, byte[][] bodies,
             int partitions) throws Exception {
-        byte[] body = new byte[bodySize];
-        new Random(1).nextBytes(body);
         AppendResult result = new AppendResult();
         long refused = 0;
         try (TubeStore store = setup.open(root, "bench", 0, true)) {
             long start = System.nanoTime();
             for (int i = 0; i < messages; i++) {
+                byte[] body = bodies[i % bodies.length];
                 refused += store.append(result, i % partitions, body, -1, LOOPBACK, System.currentTimeMillis());
             }
             double accepted = Call.seconds(start);

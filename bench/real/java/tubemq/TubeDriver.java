@@ -24,7 +24,7 @@ import org.apache.inlong.tubemq.server.common.utils.AppendResult;
  * read ROOT [TOPIC...]                                   every store, every partition; opening may change files
  * open ROOT TOPIC STOREID                                open and close
  * append ROOT TOPIC STOREID N [--partitions=P] [--close=0]
- * bench-append ROOT N BODYSIZE PARTITIONS
+ * bench-append ROOT N BODYSIZE PARTITIONS [--payload=FILE]
  * bench-read ROOT TOPIC STOREID PARTITIONS [--seconds=S]
  * </pre>
  */
