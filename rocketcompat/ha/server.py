@@ -527,7 +527,9 @@ class _Connection(asyncio.Protocol):
                 data = server.bytes_at(side.next_offset)
                 if not data:
                     break
-                transport.writelines((side.frame(len(data), now), data))
+                # Not `writelines`: in Python 3.12.0 to 3.12.8 and 3.13.0 it never pauses, so a
+                # slave that reads nothing would fill memory (CVE-2024-12254).
+                transport.write(b"".join((side.frame(len(data), now), data)))
                 server.sent_bytes += len(data)
                 sent += 1
             if not sent and not self._paused and side.next_offset is not None:

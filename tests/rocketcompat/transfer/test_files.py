@@ -87,7 +87,7 @@ GOOD = b'{"topic":"T","body":"aGk="}\n'
         ("a.jsonl", GOOD + b'{"topic":"T","flag":1.5}', "line 2: flag: 1.5 is not a whole number"),
         ("a.jsonl", GOOD + b'{"topic":"T","flag":true}', "line 2: flag: True"),
         ("a.jsonl", GOOD + b'{"topic":"T\xff"}', "line 2, byte 12: no UTF-8"),
-        ("a.jsonl", GOOD + b'{"topic":"T",}', "line 2, column 14: no JSON"),
+        ("a.jsonl", GOOD + b'{"topic":"T",}', "line 2, column 1"),
         ("a.jsonl", GOOD + b"[" * 100_000, "line 2: nested too deeply"),
         ("a.jsonl", GOOD + b"[1]", "line 2: no JSON object"),
         ("a.jsonl", GOOD + b'{"topic":null}', "line 2: topic"),
