@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,20 +15,28 @@ import pyarrow as pa
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import contender, named
 from bench.measure.laboratory import PLANS, Plan, name_of, run_block
+from bench.workloads.payload import MIX_MEDIAN
 from bench.workloads.sizes import Size, text_of
 from bench.workloads.works import BY_NAME, Amount, Block, Work
 
 #: What identifies a cell.
-KEY = ("work", "layout", "topics", "partitions", "body", "skew", "threads", "durability", "batch")
+KEY = (
+    "work", "layout", "topics", "partitions", "body", "skew", "threads", "durability", "batch",
+    "disk",
+)  # fmt: skip
+#: The contenders of a block store its messages next to each other, and some of them twice.
+_COPIES = 8
 #: The median of a cell's rounds is taken of these.
 MEASURED = (
     "p50_us", "p99_us", "p999_us", "max_us", "cpu_us", "peak_mb", "descriptors", "files",
-    "disk_bytes", "device_bytes", "amplification", "calls_each",
+    "disk_bytes", "device_bytes", "device_read_bytes", "amplification", "calls_each",
 )  # fmt: skip
-_WHOLE = frozenset({"topics", "partitions", "threads", "batch"})
+_TYPES = dict.fromkeys(("topics", "partitions", "threads", "batch"), pa.int64()) | {
+    "disk": pa.bool_()
+}
 SCHEMA = pa.schema(
     [
-        *((name, pa.int64() if name in _WHOLE else pa.string()) for name in KEY),
+        *((name, _TYPES.get(name, pa.string())) for name in KEY),
         ("file_system", pa.string()),
         ("stored", pa.int64()),
         ("messages", pa.int64()),
@@ -62,6 +71,8 @@ def compare(
     rows: list[dict[str, Any]] = []
     place = Path(tempfile.mkdtemp(prefix="tubestore-bench-", dir=directory))
     try:
+        for block in blocks:
+            _check_room(block.size, place)
         for number, block in enumerate(blocks):
             inside = place / str(number)
             inside.mkdir()
@@ -89,6 +100,16 @@ def blocks_of(
                 f"{size.messages:,} messages do not reach {size.places:,} partitions: take more"
             )
     return [Block(work, size, tuple(layouts)) for work in works for size in chosen]
+
+
+def _check_room(size: Size, place: Path) -> None:
+    """Refuse messages that do not fit where they are written."""
+    body = size.body if isinstance(size.body, int) else MIX_MEDIAN
+    largest = shutil.disk_usage(place).free // (_COPIES * body)
+    if size.messages > largest:
+        raise Unavailable(
+            f"{size.messages:,} messages of {size.body} B: there is room for {largest:,} of them"
+        )
 
 
 def _distinct(what: str, names: Sequence[str]) -> None:
@@ -125,12 +146,23 @@ def size_of(given: Size | Mapping[str, Any]) -> Size:
 
 def _importable(layout: Any) -> Any:
     """Refuse a class that the process of a cell cannot import."""
+    main = sys.modules["__main__"]
+    if getattr(layout, "__module__", "") == "__main__" and not _is_file(main):
+        raise Unavailable(
+            f"{layout.__qualname__}: a layout is measured in a process of its own, which cannot "
+            "import what was typed in, piped or run in a notebook; put the class into a file, "
+            "and name it as 'file.py:Class'"
+        )
     if isinstance(layout, type) and "<locals>" in layout.__qualname__:
         raise Unavailable(
             f"{layout.__qualname__}: a layout is measured in a process of its own, which imports "
             "it; define the class at the top of a module"
         )
     return layout
+
+
+def _is_file(module: Any) -> bool:
+    return Path(getattr(module, "__file__", None) or "").is_file()
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -140,10 +172,10 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     calls: dict[tuple[str, ...], float] = {}
     for row in rows:
         if row["kind"] == "calls" and "calls_each" in row:
-            calls[tuple(str(row[name]) for name in KEY)] = row["calls_each"]
+            calls[_identity(row)] = row["calls_each"]
         if row["kind"] not in ("run", "left_out"):
             continue
-        key = tuple(str(row[name]) for name in KEY)
+        key = _identity(row)
         if row["kind"] == "run":
             cells.setdefault(key, []).append(row)
         else:
@@ -152,14 +184,18 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         _missing(row) for key, row in reasons.items() if key not in cells
     ]
     for cell in found:
-        cell["calls_each"] = calls.get(tuple(str(cell[name]) for name in KEY))
+        cell["calls_each"] = calls.get(_identity(cell))
     return pa.Table.from_pylist(found, SCHEMA)
 
 
 def _key(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in KEY} | {
-        "body": str(row["body"]), "file_system": row["file_system"]
+    return {name: row[name] for name in KEY if name != "disk"} | {
+        "body": str(row["body"]), "file_system": row["file_system"], "disk": row.get("disk", False)
     }  # fmt: skip
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(value) for value in _key(row).values())
 
 
 def _missing(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -210,7 +210,12 @@ class Model:
             key = cell["layout"], cell["work"]
             if key[0] not in FORMATS or key[1] not in WORKS or not cell["rate_median"]:
                 continue
-            if cell["body"] == "mix" or cell["skew"] != "even" or cell["threads"] != 1:
+            if (
+                cell["body"] == "mix"
+                or cell["skew"] != "even"
+                or cell["threads"] != 1
+                or cell.get("disk")
+            ):
                 continue
             asked = Question(
                 cell["topics"], cell["partitions"], int(cell["body"]), cell["durability"],

@@ -17,7 +17,8 @@ from bench.workloads.works import BY_NAME
 
 Cell = dict[str, Any]
 _USUAL = {
-    "body": "1024", "skew": "even", "threads": 1, "durability": "page_cache", "batch": 1000
+    "body": "1024", "skew": "even", "threads": 1, "durability": "page_cache", "batch": 1000,
+    "disk": False,
 }  # fmt: skip
 _PLACES = "partitions (topics × partitions)"
 #: The first figure: throughput above, p99 below.
@@ -39,6 +40,7 @@ _COLUMNS: tuple[tuple[str, str, float], ...] = (
     ("files", "files", 1),
     ("MB on disk", "disk_bytes", 1e-6),
     ("written/taken", "amplification", 1),
+    ("MB read from the device", "device_read_bytes", 1e-6),
     ("system calls", "calls_each", 1),
     ("rounds", "rounds", 1),
 )
@@ -194,7 +196,7 @@ def works_of(report: Report) -> list[tuple[str, str, list[Cell]]]:
 def label(cell: Cell) -> str:
     """Return the sizes of a cell for people."""
     body = cell["body"]
-    names = ("topics", "partitions", "skew", "threads", "durability", "batch")
+    names = ("topics", "partitions", "skew", "threads", "durability", "batch", "disk")
     sizes = {name: cell[name] for name in names}
     return size_of({**sizes, "body": body if body == "mix" else int(body)}).label
 

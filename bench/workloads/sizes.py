@@ -30,6 +30,8 @@ class Size:
     durability: Durability = "page_cache"
     batch: int = BATCH
     messages: int = 0
+    #: True: on a disk, where shared memory would do, too.
+    disk: bool = False
 
     def __post_init__(self) -> None:
         for name in ("topics", "partitions", "threads", "batch"):
@@ -40,6 +42,8 @@ class Size:
             raise Unavailable(f"messages: {self.messages!r} is not a whole number from 0 on")
         if self.body != MIX and (not isinstance(self.body, int) or self.body < 1):
             raise Unavailable(f"body: {self.body!r} is neither a number of bytes nor {MIX!r}")
+        if not isinstance(self.disk, bool):
+            raise Unavailable(f"disk: {self.disk!r} is neither True nor False")
         for name, known in (("skew", _SKEWS), ("durability", _DURABILITIES)):
             if getattr(self, name) not in known:
                 raise Unavailable(f"{name}: {getattr(self, name)!r} is none of {', '.join(known)}")
@@ -63,6 +67,8 @@ class Size:
             parts.append(self.durability)
         if self.batch != BATCH:
             parts.append(f"batches of {self.batch:,}")
+        if self.disk:
+            parts.append("on a disk")
         return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:

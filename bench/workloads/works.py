@@ -17,13 +17,19 @@ from bench.workloads.contestants import Way, in_batches, one_by_one, read_by, sc
 from bench.workloads.sizes import Size
 
 Amount = Literal["full", "quick", "tiny"]
-MAIN = ("tubestore", "rocketcompat", "kafka-format", "lmdb")
+LAYOUTS = ("tubestore", "rocketcompat", "kafka-format")
+MAIN = (*LAYOUTS, "lmdb")
+#: Files of a topic beside files of a partition.
+TWO = ("tubestore", "kafka-format")
 RAW = ("raw-file", "raw-map", "random-writes")
 MQ = ("rocketmq-4.9.8", "rocketmq-5.3.3")
-JVM = ("kafka-3.9", *MQ)
 WAYS_OF_A_LOG = ("rocketcompat-mapped", "rocketcompat-pool", "rocketcompat-tube")
 #: The axis of the first figure: topics × partitions.
 PLACES = ((1, 1), (1, 10), (10, 10), (100, 10), (1000, 1), (1000, 10), (10_000, 1), (100, 1000))
+
+
+#: Bodies of a cell have so many bytes at most, unless more messages are asked for.
+MOST_BYTES = 3 << 29
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Work:
     on_disk: bool = False
     #: True if a run does all of it, whatever it takes.
     whole: bool = False
+    #: True if a run's system calls grow with its messages alone, so that they can be counted.
+    counted: bool = False
 
     def messages(self, amount: Amount, size: Size) -> int:
         """Return how many messages are stored or appended."""
@@ -51,15 +59,17 @@ class Work:
         if not isinstance(size.body, int):
             return usual
         # No more than 1.5 GB, and at least two messages a partition.
-        return max(min(usual, max(2000, (3 << 29) // size.body)), 2 * size.places)
+        return max(min(usual, max(2000, MOST_BYTES // size.body)), 2 * size.places)
 
 
 _FIND = frozenset({"batch", "read", "reopen"})
 WORKS: tuple[Work, ...] = (
-    Work("append", "append one by one", one_by_one, 1_000_000, 50_000, writes=True),
-    Work("batch", "append batches", in_batches, 2_000_000, 200_000, 2000, writes=True),
+    Work("append", "append one by one", one_by_one, 1_000_000, 50_000, writes=True,
+         counted=True),
+    Work("batch", "append batches", in_batches, 2_000_000, 200_000, 2000, writes=True,
+         counted=True),
     Work("read", "read partition after partition, 1,000 messages a call", read_by,
-         400_000, 50_000, 2000),
+         400_000, 50_000, 2000, counted=True),
     Work("read-cold", "the same after an opening, without its files in the page cache",
          Way(_FIND, partial(reading, first=True)), 400_000, 50_000, 2000, on_disk=True),
     Work("scan", "read everything", scanned, 400_000, 50_000, 2000),
@@ -105,8 +115,8 @@ class Block:
 
     @property
     def needs_disk(self) -> bool:
-        """True if shared memory would not do: it has nothing to sync, and its pages stay."""
-        return self.work.on_disk or self.size.durability == "fsync"
+        """True if shared memory would not do: its syncs cost nothing, its pages never leave."""
+        return self.work.on_disk or self.size.disk or self.size.durability == "fsync"
 
     def without(self, names: frozenset[str]) -> Block:
         """Return the same without some contenders."""
@@ -117,56 +127,71 @@ def _block(work: str, contenders: Iterable[str], **sizes: Any) -> Block:
     return Block(BY_NAME[work], Size(**sizes), tuple(contenders))
 
 
+#: Beside `MAIN`, one by one, in batches and reading, at some of the places.
+_APPEND_TOO = {
+    (1, 1): RAW,
+    (1, 10): ("sqlite", "rocksdict", *WAYS_OF_A_LOG, "kafka-3.9", *MQ, "tubemq"),
+    (100, 10): ("rocketmq-4.9.8",),
+    (1000, 10): ("kafka-3.9", "rocketmq-4.9.8"),
+    (10_000, 1): ("kafka-3.9", "tubemq"),
+}
+_BATCH_TOO = {(1, 1): ("raw-file",), (1, 10): ("rocketcompat-tube", "kafka-3.9", *MQ)}
+_READ_TOO = {(1, 10): ("sqlite", "rocksdict", "kafka-3.9", *MQ, "tubemq")}
+#: Fewer than `MAIN` where what is left out is like the places beside it, or beyond the limits.
+_APPEND_BY = {(10, 10): TWO, (1000, 1): TWO}
+_BATCH_BY = {
+    (10, 10): LAYOUTS, (100, 10): TWO, (1000, 1): TWO,
+    (100, 1000): ("tubestore", "rocketcompat", "lmdb"),
+}  # fmt: skip
+_READ_BY = {
+    (10, 10): TWO, (100, 10): TWO, (1000, 1): TWO, (10_000, 1): LAYOUTS,
+    (100, 1000): ("tubestore", "rocketcompat", "lmdb"),
+}  # fmt: skip
+
+
 def _default() -> tuple[Block, ...]:
     blocks: list[Block] = []
-    for topics, partitions in PLACES:
-        where = {"topics": topics, "partitions": partitions}
-        more: tuple[str, ...] = ()
-        if (topics, partitions) == (1, 1):
-            more = (*RAW, *JVM, "tubemq")
-        elif (topics, partitions) == (1, 10):
-            more = ("sqlite", "rocksdict", *WAYS_OF_A_LOG, *JVM, "tubemq")
-        elif topics >= 100 and partitions == 10:
-            more = JVM
-        elif topics == 10_000:
-            more = ("kafka-3.9", "rocketmq-4.9.8", "tubemq")
-        blocks.append(_block("append", (*MAIN, *more), **where))
-        in_batches_too = {
-            (1, 1): ("raw-file", "kafka-3.9"),
-            (1, 10): (*WAYS_OF_A_LOG, *JVM),
-            (1000, 10): ("kafka-3.9", "rocketmq-4.9.8"),
-        }
-        if (topics, partitions) == (10, 10):
-            continue
-        blocks.append(
-            _block("batch", (*MAIN, *in_batches_too.get((topics, partitions), ())), **where)
-        )
-        if partitions > 1 or topics == 1:
-            read_too = {(1, 10): ("sqlite", "rocksdict", *JVM, "tubemq")}
-            blocks.append(_block("read", (*MAIN, *read_too.get((topics, partitions), ())), **where))
+    for place in PLACES:
+        where = dict(zip(("topics", "partitions"), place, strict=True))
+        for work, by, too in (
+            ("append", _APPEND_BY, _APPEND_TOO),
+            ("batch", _BATCH_BY, _BATCH_TOO),
+            ("read", _READ_BY, _READ_TOO),
+        ):
+            blocks.append(_block(work, (*by.get(place, MAIN), *too.get(place, ())), **where))
     blocks += [
-        _block("scan", (*MAIN, *MQ), partitions=1),
+        _block("scan", (*MAIN, "rocketmq-4.9.8"), partitions=1),
+        _block("scan", TWO, topics=100),
         _block("scan", MAIN, topics=1000),
-        _block("scan", MAIN, topics=100, partitions=1000),
-        *(_block("append", MAIN, body=body) for body in (100, 16_384, "mix")),
-        _block("append", MAIN, topics=1000, skew="zipf"),
-        _block("append", ("tubestore", "rocketcompat", "kafka-format"), threads=4),
+        _block("scan", TWO, topics=10_000, partitions=1),
+        _block("scan", ("tubestore", "rocketcompat"), topics=100, partitions=1000),
+        *(_block("append", MAIN, body=body) for body in (100, 16_384)),
+        _block("append", LAYOUTS, body="mix"),
+        *(_block("batch", TWO, body=body) for body in (100, 16_384)),
+        _block("append", TWO, topics=1000, skew="zipf"),
+        _block("batch", TWO, topics=1000, skew="zipf"),
+        _block("append", LAYOUTS, threads=4),
+        _block("batch", TWO, threads=4),
         _block("append", (*MAIN, "raw-file"), durability="fsync"),
-        _block("append", MAIN, topics=100, durability="fsync"),
+        _block("append", (*LAYOUTS, "raw-file"), disk=True),
+        _block("append", TWO, topics=100, durability="fsync"),
         _block("append", (*MAIN, "rocketmq-4.9.8"), durability="fsync", threads=16),
         _block("append", ("tubestore",), durability="memory"),
-        _block("append", RAW, partitions=1, body=65_536),
-        *(_block("transfer", RAW[:2], partitions=1, body=body) for body in (1024, 65_536)),
-        _block("read-cold", MAIN[:3]),
-        _block("tail", MAIN[:3]),
+        *(_block("append", RAW[:2], partitions=1, body=body) for body in (4096, 16_384, 65_536)),
+        *(
+            _block("transfer", RAW[:2], partitions=1, body=body)
+            for body in (1024, 4096, 16_384, 65_536)
+        ),
+        _block("read-cold", LAYOUTS),
+        _block("tail", LAYOUTS),
         _block("by-key", ("rocketcompat", "rocketmq-4.9.8")),
-        _block("by-time", ("tubestore", "kafka-format")),
+        _block("by-time", TWO),
         _block("filter-1", ("tubestore",)),
         _block("filter-10", ("tubestore",)),
-        _block("open", MAIN[:3], topics=1000),
-        _block("recover", MAIN[:3], topics=1000),
+        _block("open", LAYOUTS, topics=1000),
+        _block("recover", LAYOUTS, topics=1000),
         _block("idle", MAIN, topics=10_000, partitions=1),
-        _block("retain", ("tubestore", "kafka-format"), partitions=1),
+        _block("retain", TWO, partitions=1),
     ]
     return tuple(blocks)
 
@@ -185,6 +210,11 @@ def _quick() -> tuple[Block, ...]:
     )
 
 
+#: The sizes at which `run --work` measures a workload of the caller's.
+OWN_PLACES: tuple[dict[str, Any], ...] = (
+    {"topics": 1, "partitions": 1}, {"topics": 1, "partitions": 10},
+    {"topics": 100, "partitions": 10},
+)  # fmt: skip
 DEFAULT = _default()
 QUICK = _quick()
 #: A list of blocks has at most so many cells.

@@ -15,7 +15,7 @@ from bench.measure.worker import lacking
 from bench.workloads.answers import Answers
 from bench.workloads.payload import Payload, zipf
 from bench.workloads.sizes import Size, payload, text_of
-from bench.workloads.works import DEFAULT, MOST_CELLS, PLACES, QUICK, WORKS, Work, cells
+from bench.workloads.works import DEFAULT, MOST_CELLS, PLACES, QUICK, WORKS, Block, Work, cells
 
 TEXT = bytes(range(256)) * 4096
 
@@ -35,6 +35,43 @@ def test_the_default_list_has_the_axis_of_partitions_for_each_main_layout() -> N
         if block.work.name == "append" and {"tubestore", "kafka-format"} <= {*block.contenders}
     )
     assert set(PLACES) <= set(places)
+
+
+def test_batches_and_reads_have_every_place_and_reads_of_everything_most_of_them() -> None:
+    places = {
+        work: {
+            (block.size.topics, block.size.partitions)
+            for block in DEFAULT
+            if block.work.name == work and block.size == Size(*place_of(block))
+        }
+        for work in ("batch", "read", "scan")
+    }
+    assert places["batch"] == places["read"] == set(PLACES)
+    assert places["scan"] == {(1, 1), (100, 10), (1000, 10), (10_000, 1), (100, 1000)}
+
+
+def place_of(block: Block) -> tuple[int, int]:
+    return block.size.topics, block.size.partitions
+
+
+def test_a_row_on_a_disk_stands_beside_the_same_with_a_sync() -> None:
+    labels = {block.label: block for block in DEFAULT}
+    synced, not_synced = labels["append 1 × 10, fsync"], labels["append 1 × 10, on a disk"]
+    assert set(not_synced.contenders) <= set(synced.contenders)
+    assert synced.needs_disk
+    assert not_synced.needs_disk
+    assert not_synced.size.durability == "page_cache"
+    assert not labels["append 1 × 10"].needs_disk
+
+
+def test_files_maps_and_sockets_are_compared_by_four_sizes_of_blocks() -> None:
+    for work in ("append", "transfer"):
+        sizes = {
+            block.size.body
+            for block in DEFAULT
+            if block.work.name == work and {"raw-file", "raw-map"} <= {*block.contenders}
+        }
+        assert sizes == {1024, 4096, 16_384, 65_536}
 
 
 def test_no_label_stands_for_two_blocks_of_the_same_contenders() -> None:
