@@ -9,9 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
+import pickle
 import shutil
+import signal
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +27,7 @@ from bench.measure import system
 from bench.measure.calibration import Calibration, calibrate, disturbed
 from bench.measure.harness import file_system
 from bench.measure.worker import Task, lacking, serve
+from bench.workloads.sizes import Size
 from bench.workloads.works import Amount, Block
 
 _POLL_SECONDS = 0.1
@@ -43,16 +48,31 @@ class Plan:
     limit_files: int = 400_000
     #: True: system calls are counted after the rounds, where there is strace.
     counts_calls: bool = False
+    #: How long all blocks may take together. A block has its share, and each cell one round at
+    #: least. None: there is no such limit.
+    all_seconds: float | None = None
+    #: How long this block may take, by `all_seconds`.
+    block_seconds: float = float("inf")
+
+    @property
+    def run_limit(self) -> float:
+        """How long a run may take with all around it, if every round is to be run."""
+        return self.cell_seconds / (self.rounds + 1)
 
 
 PLANS: dict[Amount, Plan] = {
     "full": Plan(rounds=5, run_seconds=1.0),
-    "quick": Plan(rounds=3, run_seconds=0.15, limit_seconds=60.0, cell_seconds=20.0),
+    "quick": Plan(
+        rounds=3, run_seconds=0.15, limit_seconds=60.0, cell_seconds=20.0, all_seconds=165.0
+    ),
     "tiny": Plan(rounds=2, run_seconds=0.05, limit_seconds=60.0, cell_seconds=20.0),
 }
 
-#: Messages of the two runs that count system calls.
-COUNTED = (2000, 6000)
+#: Messages of the two runs that count system calls, and the same where each is synced.
+_COUNTED, _COUNTED_SYNCS = (2000, 6000), (200, 600)
+#: With more partitions than this, the making of files under strace would take minutes.
+_COUNTED_PLACES = 10_000
+_GUARD = 'a program calls bench.compare below `if __name__ == "__main__":`'
 Note = Callable[[dict[str, Any]], None]
 
 
@@ -84,7 +104,8 @@ class _Cell:
             answer: dict[str, Any] = self.pipe.recv()
         except EOFError as error:
             self.process.join()
-            raise Unavailable(f"its process ended with {self.process.exitcode}") from error
+            ended = f"its process ended with {self.process.exitcode}"
+            raise Unavailable(ended if request else f"{ended}; {_GUARD}") from error
         if "left_out" in answer:
             raise Unavailable(answer["left_out"])
         return answer
@@ -100,17 +121,16 @@ class _Cell:
             raise Unavailable(f"it made more than the limit of {plan.limit_files:,} files")
 
     def end(self) -> None:
-        """End the process, with its children, and remove its files."""
-        import psutil
-
+        """End the process, with all that it has started, and remove its files."""
         with contextlib.suppress(OSError):
             self.pipe.send("end")
         self.process.join(5)
+        # The process leads a session of its own: what is left in its group was started by it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         if self.process.is_alive():
-            for one in _family(psutil.Process(self.process.pid)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-            self.process.join()
+            self.process.kill()
+        self.process.join()
         self.pipe.close()
         shutil.rmtree(self.place, ignore_errors=True)
 
@@ -139,6 +159,7 @@ def run_block(
     head = {"work": block.work.name, **size.as_dict(), "file_system": file_system(place)}
     head["stored"] = size.messages
     cells: list[_Cell] = []
+    begin = time.monotonic()
     try:
         for number, which in enumerate(block.contenders):
             row = {"kind": "left_out", **head, "layout": name_of(which)}
@@ -147,14 +168,17 @@ def run_block(
                 if reason := lacking(made, block.work, size):
                     raise Unavailable(reason)
                 home = place / f"cell-{number}"
-                task = Task(made, block.work, size, home, text, plan.run_seconds)
+                task = Task(made, block.work, size, home, text, plan.run_seconds, plan.run_limit)
                 cells.append(_started(which, task, plan))
                 cells[-1].ask()
+                cells[-1].spent = 0.0  # what it builds and reads first is not of its runs
             except Unavailable as reason_why:
                 note(row | {"reason": str(reason_why)})
                 if cells and cells[-1].contender is which:
                     cells.pop().end()
         for number in range(plan.rounds if cells else 0):
+            if number and time.monotonic() - begin > plan.block_seconds:
+                break
             for cell in _turned(cells, number):
                 if cell.spent > plan.cell_seconds and cell.runs:
                     continue
@@ -166,29 +190,36 @@ def run_block(
                     note({"kind": "left_out", **row, "reason": str(reason_why)})
                     cells.remove(cell)
                     cell.end()
-        for cell in cells if plan.counts_calls else ():
+        for cell in cells if plan.counts_calls and block.work.counted else ():
             row = {"kind": "calls", **head, "layout": name_of(cell.contender)}
-            if found := _system_calls(cell):
+            if found := _system_calls(cell, size):
                 note(row | found)
     finally:
         for cell in cells:
             cell.end()
 
 
-def _system_calls(cell: _Cell) -> dict[str, Any]:
+def _system_calls(cell: _Cell, size: Size) -> dict[str, Any]:
     """Count the system calls of a few and of more messages; what they differ by is for messages."""
+    if hasattr(contender(cell.contender), "drivers"):
+        return {"reason": "strace would make its virtual machine ten times slower"}
+    if size.places > _COUNTED_PLACES:
+        return {"reason": f"more than {_COUNTED_PLACES:,} partitions take too long with strace"}
+    few, many = _COUNTED_SYNCS if size.durability == "fsync" else _COUNTED
+    if size.places > few:  # the few make the files of all
+        few, many = size.places, 2 * size.places
     counted = []
-    for messages in COUNTED:
+    for messages in (few, many):
         try:
             with system.counting_calls(cell.process.pid) as calls:
                 done = cell.ask(f"count {messages}")["messages"]
         except Unavailable as reason:
             return {"reason": str(reason)}
         counted.append((done, calls))
-    (few, less), (many, more) = counted
-    if not more or many <= few:
+    (first, less), (second, more) = counted
+    if not more or second <= first:
         return {}
-    names = {name: (more[name] - less.get(name, 0)) / (many - few) for name in more}
+    names = {name: (more[name] - less.get(name, 0)) / (second - first) for name in more}
     kept = {name: round(value, 4) for name, value in names.items() if value > 0.001}
     return {"calls_each": round(sum(kept.values()), 4), "by_name": kept}
 
@@ -199,14 +230,40 @@ def _turned(cells: list[_Cell], number: int) -> list[_Cell]:
 
 
 def _started(which: Any, task: Task, plan: Plan) -> _Cell:
+    try:
+        pickle.dumps((task.contender, task.work))
+    except Exception as error:  # whatever its own pickling does
+        raise Unavailable(
+            f"it cannot be sent to the process of its cell ({error}); define it, and what it is "
+            "made of, at the top of a module"
+        ) from error
     # A server that has imported everything forks the workers: each starts in some milliseconds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.measure.worker"])
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, task))
-    process.start()
+    with _main_hidden():
+        try:
+            process.start()
+        except BrokenPipeError as error:
+            raise Unavailable(f"its process did not start; {_GUARD}") from error
     there.close()
     return _Cell(which, process, here, task.place, plan)
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep a process from importing a main program that is no file: piped, or of a notebook."""
+    main = sys.modules["__main__"]
+    name = getattr(main, "__file__", None)
+    if name is None or Path(name).is_file():
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = name
 
 
 class Results:
@@ -223,17 +280,13 @@ class Results:
         if earlier:
             rows = read(path)
             _compatible(rows[:1], head)
-            kept, block = rows[:1], list[dict[str, Any]]()
-            for row in rows[1:]:
-                block.append(row)
+            for row in rows:
                 if row["kind"] == "block":
-                    kept += block
-                    block = []
                     names = row.get("contenders")
                     self._done[row["label"]] = None if names is None else set(names)
-            self._write(kept, "w")  # a block that was torn off goes: it is measured again
+            self._replace(rows)  # without a block that was torn off: it is measured again
         else:
-            self._write([head], "w")
+            self._replace([head])
 
     def has(self, block: Block) -> bool:
         """True if a block was measured, with all of its contenders."""
@@ -249,16 +302,26 @@ class Results:
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Append the lines of a block."""
-        self._write(rows, "a")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_lines(rows))
 
-    def _write(self, rows: Iterable[dict[str, Any]], mode: str) -> None:
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        with self.path.open(mode, encoding="utf-8") as file:
-            file.write(lines)
+    def _replace(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Write the file anew; a kill meanwhile leaves what it was."""
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(_lines(rows), encoding="utf-8")
+        beside.replace(self.path)
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a results file; a torn last line is left out."""
+    """Return the rows of a results file: the head, and those of complete blocks.
+
+    Rows behind the last complete block are left out: they are of a block that was torn off.
+    Unavailable if lines inside are damaged or missing.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -275,7 +338,19 @@ def read(path: Path) -> list[dict[str, Any]]:
                 raise Unavailable(f"{path}, line {number}: not JSON: {error}") from error
     if not rows or not all(isinstance(row, dict) and "kind" in row for row in rows):
         raise Unavailable(f"{path}: these are no results of python -m bench run")
-    return rows
+    if rows[0]["kind"] != "laboratory":
+        return rows
+    last = 0
+    for number, row in enumerate(rows):
+        if row["kind"] == "block":
+            missing = row.get("rows", number - last - 1) - (number - last - 1)
+            if missing:
+                raise Unavailable(
+                    f"{path}, line {number + 1}: {abs(missing)} rows are "
+                    f"{'missing from' if missing > 0 else 'too many in'} the block {row['label']!r}"
+                )
+            last = number
+    return rows[: last + 1]
 
 
 def _names(block: Block) -> set[str]:
@@ -305,18 +380,24 @@ def run(
     """Run blocks, with a calibration before and after each, and write their lines."""
     wanted = list(blocks)
     calibrations: list[Calibration] = []
+    begin = time.monotonic()
     for number, block in enumerate(wanted, 1):
         if results.has(block):
             continue
         place = places(block)
         rows: list[dict[str, Any]] = []
         before = calibrate(place)
-        run_block(block, amount, text, place, rows.append, plan)
+        share = plan.block_seconds
+        if plan.all_seconds is not None:
+            left = plan.all_seconds - (time.monotonic() - begin)
+            share = max(0.0, left) / (len(wanted) - number + 1)
+        run_block(block, amount, text, place, rows.append, plan_with(plan, block_seconds=share))
         after = calibrate(place)
         calibrations += [before, after]
         row = {
             "kind": "block",
             "label": block.label,
+            "rows": len(rows),
             "commit": results.commit,
             "contenders": sorted(_names(block)),
             "before": before.as_dict(),

@@ -59,14 +59,15 @@ def files_and_bytes(root: Path) -> tuple[int, int]:
     return count, size
 
 
-def device_bytes(path: Path) -> int | None:
-    """Return the bytes written to the device below a path since the start; None without one."""
+def device_bytes(path: Path) -> tuple[int, int] | None:
+    """Return the bytes read from and written to the device below a path; None without one."""
     number = os.stat(path).st_dev
     try:
         text = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text()
     except OSError:
         return None
-    return int(text.split()[6]) * _SECTOR
+    values = text.split()
+    return int(values[2]) * _SECTOR, int(values[6]) * _SECTOR
 
 
 def free_files(path: Path) -> int:

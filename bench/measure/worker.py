@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import resource
+import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ _EACH_PLACE, _EACH_PLACE_MOST = 20, 400_000
 _FILES = 1 << 17
 #: Calls that are timed one by one, at most; throughput is measured without that.
 TIMED_CALLS = 20_000
+#: A driver with so many places tries this part of its messages first.
+_MANY_PLACES, _TRIAL = 1000, 50
+#: Of the time that a run may take, what it is planned for.
+_PLANNED = 0.75
 
 
 @dataclass
@@ -43,8 +48,10 @@ class Task:
     size: Size
     place: Path
     text: bytes
-    #: How long a run should take at most; None: every run does all of the work.
+    #: How long a run should take; None: every run does all of the work.
     seconds: float | None
+    #: How long a run may take with everything around it: a slow one gets fewer messages.
+    most_seconds: float = float("inf")
 
 
 def lacking(contender: Any, work: Work, size: Size) -> str | None:
@@ -60,6 +67,8 @@ def lacking(contender: Any, work: Work, size: Size) -> str | None:
 def serve(pipe: Connection, task: Task) -> None:
     """Answer requests until there is none: the process of a worker."""
     logging.disable(logging.WARNING)
+    with contextlib.suppress(OSError):
+        os.setsid()  # what a contender starts ends with its cell
     _allow_files()
     try:
         with ExitStack() as stack:
@@ -90,6 +99,12 @@ def _allow_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def _within(most_seconds: float, messages: int, seconds: float) -> int:
+    """Return how many messages there is time for, if some of them took so many seconds."""
+    possible = _PLANNED * max(0.0, most_seconds) * messages / max(seconds, 1e-9)
+    return max(FEWEST, int(min(possible, 1 << 62)))
+
+
 def in_a_line(text: str) -> str:
     """Return the first line of an error, and of a driver's output the exception; without paths."""
     first, *rest = text.splitlines() or [""]
@@ -102,7 +117,9 @@ class _Seen:
     """What there was when the work was done and the store still open."""
 
     place: Path
-    syncs: bool
+    #: Bytes read from and written to the device before; None: there is none.
+    before: tuple[int, int] | None
+    writes: bool
     values: dict[str, Any] = field(default_factory=dict)
 
     def look(self, root: Path) -> None:
@@ -114,9 +131,14 @@ class _Seen:
             "files": files,
             "disk_bytes": size,
         }
-        if self.syncs:
+        if self.before is None:
+            return
+        if self.writes:
             os.sync()
-            self.values["device_bytes"] = system.device_bytes(self.place)
+        if after := system.device_bytes(self.place):
+            self.values["device_read_bytes"] = after[0] - self.before[0]
+            if self.writes:
+                self.values["device_bytes"] = after[1] - self.before[1]
 
 
 class Worker:
@@ -139,17 +161,38 @@ class Worker:
         start = task.contender.drivers[task.work.name] if self._drives else None
         started = start(self._case) if start else task.work.way.start(task.contender)(self._case)
         self._runner = runner = stack.enter_context(started)
-        if self._drives or task.work.whole or task.seconds is None:
-            if not self._drives:
-                runner(self._count)
+        if self._drives:
+            if task.work.writes and self._is_slow():
+                self._count = self._driven(runner)
             return self._count
+        if task.work.whole or task.seconds is None:
+            runner(self._count)
+            return self._count
+        begin = time.monotonic()
         warm = runner(max(FEWEST, self._count // 10))
         possible = int(warm.messages / warm.seconds * task.seconds)
         least = FEWEST
         if task.work.writes:
             least = max(least, min(_EACH_PLACE * task.size.places, _EACH_PLACE_MOST))
-        self._count = min(self._count, max(least, possible))
+        within = _within(task.most_seconds, warm.messages, time.monotonic() - begin)
+        self._count = min(self._count, max(least, possible), within)
         return self._count
+
+    def _is_slow(self) -> bool:
+        """True if a driver may need minutes for a run: it makes many files, or syncs."""
+        size = self._task.size
+        return size.places >= _MANY_PLACES or size.durability == "fsync"
+
+    def _driven(self, runner: Runner) -> int:
+        """Return how many messages a driver has the time for; each of its runs warms up anew."""
+        begin = time.monotonic()
+        found = runner(max(FEWEST, self._count // _TRIAL))
+        around = time.monotonic() - begin - found.seconds
+        # What was appended is read back, which is about as fast.
+        return min(
+            self._count,
+            _within(self._task.most_seconds - around, found.messages, 2 * found.seconds),
+        )
 
     def once(self, messages: int) -> int:
         """Do the work with a number of messages, and measure nothing; return how many it was."""
@@ -164,16 +207,14 @@ class Worker:
         """Do the work once without a watch, and for its latencies once with one."""
         assert self._runner is not None
         task, case = self._task, self._case
-        syncs = task.work.writes and system.device_bytes(task.place) is not None
-        before = system.device_bytes(task.place) if syncs else None
-        seen = _Seen(task.place, syncs)
+        if system.device_bytes(task.place) is not None:
+            os.sync()  # what was written before is not of this run
+        seen = _Seen(task.place, system.device_bytes(task.place), task.work.writes)
         case.observe = seen.look
         system.reset_peak()
         found = self._runner(self._count)
         case.observe = lambda root: None
         values = _as_dict(found) | seen.values
-        if before is not None and seen.values.get("device_bytes") is not None:
-            values["device_bytes"] -= before
         if found.memory_mb:
             values["peak_mb"] = found.memory_mb
         if found.hdr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -78,6 +79,18 @@ class Broken(Lists):
 
     def append(self, topic: int, partition: int, body: bytes) -> None:
         raise KeyError("no such drawer")
+
+
+class Parent(Lists):
+    """Starts a process and does not end it."""
+
+    name = "parent"
+
+    def __init__(self, root: Path, **sizes: Any) -> None:
+        super().__init__(root, **sizes)
+        left = subprocess.Popen(["sleep", "600"])
+        with (root.parents[1] / "children").open("a") as file:
+            file.write(f"{left.pid}\n")
 
 
 class NamedAsAPath(Lists):

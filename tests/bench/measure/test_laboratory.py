@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from bench.comparison import compare
@@ -16,11 +21,23 @@ from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import contender
 from bench.measure import system
 from bench.measure.calibration import Calibration, disturbed
-from bench.measure.laboratory import PLANS, Plan, Results, plan_with, read, run, run_block
-from bench.measure.worker import Task, Worker, in_a_line
+from bench.measure.laboratory import (
+    PLANS,
+    Plan,
+    Results,
+    _system_calls,
+    plan_with,
+    read,
+    run,
+    run_block,
+)
+from bench.measure.worker import FEWEST, Task, Worker, _within, in_a_line
+from bench.run import RESULTS
+from bench.workloads.contestants import Way
 from bench.workloads.sizes import Size
-from bench.workloads.works import BY_NAME, Block
+from bench.workloads.works import BY_NAME, DEFAULT, Block, Work
 from tests.bench.own_layouts import Lists
+from tests.support import REPOSITORY
 
 pytest.importorskip("hdrh", reason="hdrhistogram is not installed")
 
@@ -79,6 +96,20 @@ def test_a_cell_that_fails_shows_its_reason_and_leaves_nothing(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.gate
+def test_a_process_that_a_layout_has_started_ends_with_its_cell(tmp_path: Path) -> None:
+    block = Block(BY_NAME["append"], Size(partitions=2), (f"{OWN}:Parent",))
+    place = tmp_path / "at"
+    place.mkdir()
+    (row,) = rows_of(block, place, plan_with(PLANS["tiny"], rounds=1))
+    assert row["kind"] == "run"
+    children = [int(line) for line in (place / "children").read_text().split()]
+    assert len(children) > 1
+    psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], 10)
+    left = [pid for pid in children if psutil.pid_exists(pid)]
+    assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []
+
+
 def test_what_a_contender_lacks_is_found_before_a_process_starts(tmp_path: Path) -> None:
     block = Block(
         BY_NAME["scan"], Size(topics=2, threads=2), (f"{OWN}:Lists", "tubemq", "rocketmq-4.9.8")
@@ -101,6 +132,24 @@ def test_system_calls_are_those_for_messages_alone(tmp_path: Path) -> None:
     assert counted["raw-file"]["by_name"]["pwrite64"] == pytest.approx(1, abs=0.01)
     assert counted["raw-file"]["calls_each"] == pytest.approx(1, abs=0.1)
     assert "pwrite64" not in counted.get("lists", {}).get("by_name", {})
+
+
+def test_calls_of_a_virtual_machine_and_of_many_files_are_not_counted(tmp_path: Path) -> None:
+    cell: Any = SimpleNamespace(contender="tubemq")
+    assert "virtual machine" in _system_calls(cell, Size())["reason"]
+    cell.contender = "tubestore"
+    assert "10,000 partitions" in _system_calls(cell, Size(topics=10_001))["reason"]
+
+
+def test_calls_of_synced_messages_are_counted_over_few_that_reach_every_partition() -> None:
+    asked: list[str] = []
+    cell: Any = SimpleNamespace(
+        contender="lmdb", process=SimpleNamespace(pid=0),
+        ask=lambda request: asked.append(request) or {"messages": 1},
+    )  # fmt: skip
+    _system_calls(cell, Size(durability="fsync"))
+    _system_calls(cell, Size(topics=100, durability="fsync"))
+    assert asked == ["count 200", "count 600", "count 1000", "count 2000"]
 
 
 def test_the_summary_of_strace_is_understood() -> None:
@@ -178,6 +227,121 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
         go(resume=True)
     with pytest.raises(Unavailable, match="their cores is 2, and here it is 3"):
         Results(path, HEAD | {"cores": 3}, resume=True)
+
+
+def test_the_recorded_run_can_go_on_with_the_blocks_that_are_new(tmp_path: Path) -> None:
+    path = tmp_path / "layouts.jsonl"
+    shutil.copy(RESULTS / "layouts.jsonl", path)
+    before = path.read_bytes()
+    (head, *_) = read(path)
+    results = Results(path, head, resume=True)
+    assert path.read_bytes() == before
+    recorded = {row["label"] for row in read(path) if row["kind"] == "block"}
+    assert {block.label for block in DEFAULT if results.has(block)} == recorded
+
+
+def test_lines_that_are_missing_from_a_block_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    rows: list[dict[str, Any]] = [
+        HEAD, *({"kind": "run", "round": n} for n in range(3)),
+        {"kind": "block", "label": "append 1 × 10", "rows": 3}, {"kind": "run", "round": 9},
+    ]  # fmt: skip
+    lines = [json.dumps(row) + "\n" for row in rows]
+    path.write_text("".join(lines))
+    assert read(path) == rows[:-1]
+    for kept, reason in (
+        ([0, 1, 3, 4], "line 4: 1 rows are missing from the block 'append 1 × 10'"),
+        ([0, 1, 2, 2, 3, 4], "line 6: 1 rows are too many in the block 'append 1 × 10'"),
+    ):
+        path.write_text("".join(lines[number] for number in kept))
+        with pytest.raises(Unavailable, match=reason):
+            read(path)
+
+
+def test_a_run_that_has_a_time_ends_within_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks share what is left: a slow one leaves less to those behind it."""
+    now = 0.0
+    shares: list[float] = []
+
+    def one(block: Block, *rest: Any) -> None:
+        nonlocal now
+        shares.append(rest[-1].block_seconds)
+        now += 60.0 if len(shares) == 1 else shares[-1]
+
+    monkeypatch.setattr("bench.measure.laboratory.run_block", one)
+    monkeypatch.setattr("bench.measure.laboratory.time.monotonic", lambda: now)
+    blocks = [Block(BY_NAME["append"], Size(topics=n), ("lmdb",)) for n in (1, 2, 3, 4)]
+    results = Results(tmp_path / "results.jsonl", HEAD, resume=False)
+    plan = plan_with(PLANS["quick"], all_seconds=100.0)
+    run(blocks, "quick", TEXT, lambda block: tmp_path, results, lambda *_: None, plan)
+    assert shares == [25.0, *[pytest.approx(40 / 3)] * 3]
+    assert PLANS["quick"].all_seconds < 180
+
+
+@pytest.mark.gate
+def test_a_block_without_time_has_one_round_of_each_cell(tmp_path: Path) -> None:
+    block = Block(BY_NAME["append"], Size(), ("raw-file", f"{OWN}:Lists"))
+    rows = rows_of(block, tmp_path, plan_with(PLANS["tiny"], block_seconds=0.0))
+    assert [(row["layout"], row["round"]) for row in rows] == [("raw-file", 0), ("lists", 0)]
+
+
+def test_a_contender_without_the_time_for_five_rounds_gets_fewer_messages() -> None:
+    assert _within(10.0, 1000, 1.0) == 7500
+    assert _within(1e9, 1000, 0.0) > 1 << 60
+    assert _within(-5.0, 1000, 1.0) == FEWEST
+
+
+@pytest.mark.gate
+def test_on_a_disk_bytes_read_and_written_are_counted(tmp_path: Path) -> None:
+    if system.device_bytes(tmp_path) is None:
+        pytest.skip("no block device holds the temporary directory")
+    for work in ("append", "read-cold"):
+        block = Block(BY_NAME[work], Size(disk=True), ("tubestore",))
+        (row,) = rows_of(block, tmp_path, plan_with(PLANS["tiny"], rounds=1))
+        assert row["disk"] is True
+        assert row["device_read_bytes"] >= 0
+        assert ("device_bytes" in row) == (work == "append")
+        if work == "append":
+            assert row["device_bytes"] >= 200 * 1024
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_comparison_may_be_piped_into_python(guard: bool, tmp_path: Path) -> None:
+    text = (
+        "import bench\n"
+        "class Mine: name, capabilities = 'mine', {'append'}\n"
+        "found = bench.compare(['raw-file'], ['append'], amount='tiny')\n"
+        "print(found['reason'].to_pylist())\n"
+        "bench.compare([Mine], ['append'])\n"
+    )
+    command = [sys.executable, "-"]
+    if not guard:  # a file that its own cells would run again
+        text = text.rpartition("bench.compare")[0]
+        (tmp_path / "program.py").write_text(text)
+        command = [sys.executable, "program.py"]
+    done = subprocess.run(
+        command, input=text, cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=100, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    if guard:
+        assert done.stdout == "[None]\n"
+        assert "which cannot import what was typed in, piped" in done.stderr.splitlines()[-1]
+    else:
+        assert "a program calls bench.compare below `if __name__" in done.stdout
+
+
+def test_a_workload_that_cannot_be_sent_to_a_process_is_left_out(tmp_path: Path) -> None:
+    work = Work("mine", "?", Way(frozenset(), lambda make: None), 200, 200)  # type: ignore[arg-type,return-value]
+    (row,) = rows_of(Block(work, Size(), ("raw-file",)), tmp_path)
+    assert row["reason"].startswith("it cannot be sent to the process of its cell")
+
+
+def test_more_messages_than_there_is_room_for_are_refused() -> None:
+    with pytest.raises(Unavailable, match=r"1,000,000,000,000 messages of 64 B: there is room for"):
+        compare(["raw-file"], ["append"], [{"messages": 10**12, "body": 64}])
 
 
 def test_the_output_of_a_driver_that_failed_is_one_line() -> None:
