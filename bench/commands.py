@@ -11,17 +11,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import run as bars
-from bench.comparison import blocks_of, compare, size_of, table
+from bench.comparison import blocks_of, compare, size_of, table, work_of
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import CONTENDERS, REAL, contender
 from bench.measure.harness import file_system, machine
 from bench.measure.laboratory import PLANS, Results, name_of, plan_with, run
 from bench.workloads.sizes import MIX, payload, text_of
-from bench.workloads.works import BY_NAME, DEFAULT, QUICK, WORKS, Amount, Block, cells
+from bench.workloads.works import (
+    BY_NAME,
+    DEFAULT,
+    MAIN,
+    OWN_PLACES,
+    QUICK,
+    WORKS,
+    Amount,
+    Block,
+    cells,
+)
 
 _HEAD = (
     f"  {'':24}{'k/s':>10}{'min..max':>19}{'p50 us':>9}{'p99':>9}{'p99.9':>9}{'max':>10}"
@@ -31,6 +42,9 @@ _HEAD = (
 
 #: The run that the README quotes.
 _OURS = bars.RESULTS / "layouts.jsonl"
+#: What `compare` writes, and what is no name for the results of a run.
+_TABLES = (".csv", ".parquet")
+_OTHER_FORMATS = (*_TABLES, ".arrow", ".feather", ".html", ".md")
 _AXES = ("topics", "partitions", "body", "skew", "threads", "durability")
 
 
@@ -82,10 +96,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted run")
     one.add_argument("--layout", action="append", default=[], metavar="MODULE:CLASS",
                      help="add a layout of your own to every block (or FILE.py:CLASS)")  # fmt: skip
+    one.add_argument("--work", action="append", default=[], metavar="MODULE:NAME",
+                     help="add a workload of your own at some sizes (or FILE.py:NAME)")  # fmt: skip
     two = _add(commands, "compare", "some layouts at some workloads, with sizes", _compare)
     two.add_argument("layouts", nargs="+", metavar="LAYOUT", help="names, or MODULE:CLASS")
     _selection(two)
-    two.add_argument("--output", type=Path, metavar="FILE", help="an Arrow table as .csv too")
+    two.add_argument("--output", type=Path, metavar="FILE", help="the table as .csv or .parquet")
+    two.add_argument("--disk", action="store_true", help="on a disk, whatever the durability")
     for name, kind, text in (
         ("topics", int, "how many topics"),
         ("partitions", int, "partitions of a topic"),
@@ -127,11 +144,12 @@ def _add(
 
 def _selection(one: argparse.ArgumentParser) -> None:
     one.add_argument("--only", action="append", metavar="NAME",
-                     help="a workload; repeatable")  # fmt: skip
+                     help="a workload, or MODULE:NAME of your own; repeatable")  # fmt: skip
     one.add_argument("--dir", type=Path, metavar="DIR", help="where to write; default /dev/shm")
     one.add_argument("--rounds", type=_positive, metavar="N", help="measured runs of each cell")
     one.add_argument("--payload", type=Path, metavar="FILE", help="cut bodies from this file")
-    one.add_argument("--calls", action="store_true", help="count system calls, with strace")
+    one.add_argument("--calls", action=argparse.BooleanOptionalAction,
+                     help="count system calls, with strace; run: where there is one")  # fmt: skip
     one.add_argument("--tiny", action="store_true", help="only show that it works")
 
 
@@ -152,15 +170,33 @@ def _amount(asked: argparse.Namespace) -> Amount:
 
 
 def _chosen(asked: argparse.Namespace, blocks: tuple[Block, ...]) -> list[Block]:
-    for name in asked.only or ():
-        if name not in BY_NAME:
-            raise Unavailable(f"{name!r} is no workload; there are {', '.join(BY_NAME)}")
-    return [one for one in blocks if not asked.only or one.work.name in asked.only]
+    """Return the blocks of the workloads that were asked for, and those of the caller's own."""
+    only = [work_of(name) for name in asked.only or ()]
+    own = [work_of(name) for name in asked.work]
+    own += [work for work in only if work.name not in BY_NAME]
+    for work in own:
+        if BY_NAME.get(work.name, work) is not work:
+            raise Unavailable(f"there is a workload {work.name!r}: give yours another name")
+    names = {work.name for work in (*only, *own)}
+    kept = [one for one in blocks if not only or one.work.name in names]
+    added = dict.fromkeys(work for work in own if work.name not in BY_NAME)
+    return kept + [Block(work, size_of(size), MAIN) for work in added for size in OWN_PLACES]
+
+
+def _counts(asked: argparse.Namespace, amount: Amount) -> bool:
+    """Return whether system calls are counted: a full run does it where it can."""
+    there = shutil.which("strace") is not None
+    if asked.calls and not there:
+        raise Unavailable("--calls: strace is not installed")
+    if asked.calls is None:
+        return there and amount == "full" and asked.command is _run
+    return bool(asked.calls)
 
 
 def _run(asked: argparse.Namespace) -> None:
     amount = _amount(asked)
     blocks = _chosen(asked, QUICK if asked.quick or asked.tiny else DEFAULT)
+    counts = _counts(asked, amount)
     for layout in asked.layout:
         contender(layout)  # a mistake is noticed now
         blocks = [Block(b.work, b.size, (*b.contenders, layout)) for b in blocks]
@@ -169,6 +205,11 @@ def _run(asked: argparse.Namespace) -> None:
     head["kind"] = "laboratory"
     head["settings"] = settings(blocks)
     path = asked.resume or asked.output
+    if path is not None and path.suffix in _OTHER_FORMATS:
+        raise Unavailable(
+            f"{path}: the results of a run are JSON Lines, name them .jsonl "
+            "(`compare --output` writes tables)"
+        )
     path = path or bars.RESULTS / time.strftime("laboratory-%Y%m%dT%H%M%S.jsonl", time.gmtime())
     if asked.resume and asked.output:
         raise Unavailable("--resume goes on with its file: --output is for a new one")
@@ -195,7 +236,7 @@ def _run(asked: argparse.Namespace) -> None:
 
     print(f"{cells(blocks)} cells, {len(blocks)} blocks, {path}", flush=True)
     try:
-        plan = plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=asked.calls)
+        plan = plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts)
         run(blocks, amount, text, place, results, progress, plan)
     except KeyboardInterrupt:
         print(f"bench: interrupted; go on with --resume {path}", file=sys.stderr)
@@ -248,29 +289,39 @@ def _compare(asked: argparse.Namespace) -> None:
         size_of(dict(zip(given, values, strict=True)))
         for values in itertools.product(*given.values())
     ]
+    if asked.disk:
+        sizes = [replace(size, disk=True) for size in sizes]
     works = asked.only or ["append", "batch", "read", "scan"]
     on_disk = any(block.needs_disk for block in blocks_of(asked.layouts, works, sizes))
     amount = _amount(asked)
+    counts = _counts(asked, amount)
     if asked.output:
+        if asked.output.suffix not in _TABLES:
+            raise Unavailable(f"{asked.output}: name the table .csv or .parquet")
         asked.output.open("ab").close()  # a mistake is noticed now
     where = bars.place_for(asked.dir or (bars.SCRATCH if on_disk else None), "tiny")
     try:
         found = compare(
             asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,
-            plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=asked.calls),
+            plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts),
         )  # fmt: skip
     finally:
         shutil.rmtree(where, ignore_errors=True)
     rows = found.to_pylist()
+    questions = {work.name: work.question for work in map(work_of, works)}
     for work in dict.fromkeys(row["work"] for row in rows):
-        print(f"{work}: {BY_NAME[work].question if work in BY_NAME else ''}")
+        print(f"{work}: {questions[work]}")
         for row in (one for one in rows if one["work"] == work):
-            label = size_of({name: _typed(name, row[name]) for name in _AXES}).label
+            label = size_of({name: _typed(name, row[name]) for name in (*_AXES, "disk")}).label
             print(f"  {row['layout']:24}{label:40}{_summary(row)}")
     if asked.output:
-        from pyarrow import csv
+        _write_table(found, asked.output)
 
-        csv.write_csv(found, asked.output)
+
+def _write_table(found: Any, path: Path) -> None:
+    from pyarrow import csv, parquet
+
+    (parquet.write_table if path.suffix == ".parquet" else csv.write_csv)(found, path)
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -321,6 +372,12 @@ def _report(asked: argparse.Namespace) -> None:
 
     path = _results(asked.results)
     report = page.load(path)
+    measured = {block["label"] for block in report.blocks}
+    if report.head["scale"] == "full" and (missing := [
+        block.label for block in DEFAULT if block.label not in measured
+    ]):  # fmt: skip
+        print(f"bench: {len(missing)} of {len(DEFAULT)} blocks are not in {path}: "
+              f"{'; '.join(missing)} (run --resume measures them)", file=sys.stderr)  # fmt: skip
     if asked.summary:
         print(markdown.summary(report), end="")
         return

@@ -1,4 +1,4 @@
-"""The page about layouts of one's own: its example runs, and the command takes it."""
+"""The page about layouts, workloads and structures of one's own: its examples run."""
 
 from __future__ import annotations
 
@@ -6,24 +6,40 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.commands import main
-from bench.measure.laboratory import read
+from bench.commands import _chosen, main, parser
+from bench.comparison import compare
+from bench.layouts import registry
+from bench.layouts.capabilities import Unavailable
+from bench.measure.laboratory import PLANS, plan_with, read
+from bench.workloads.works import QUICK
+from rocketcompat.store.structures import unregister
 
 pytest.importorskip("hdrh", reason="hdrhistogram is not installed")
 
 ROOT = Path(__file__).parents[2]
 
 
+#: The files of the page, in their order.
+FILES = ("own.py", "ends.py", "counted.py")
+
+
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "bench/OWN.md").read_text(), re.DOTALL)
-    path = tmp_path / "own.py"
-    path.write_text(code.replace('{"partitions": 100}', '{"partitions": 100, "messages": 2000}'))
-    return path
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write the files of the page; return the first of them."""
+    text = (ROOT / "bench/OWN.md").read_text()
+    for name, code in zip(FILES, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):
+        code = code.replace('{"partitions": 100}', '{"partitions": 100, "messages": 2000}')
+        (tmp_path / name).write_text(code)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / "own.py"
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+    registry._from_file.cache_clear()
 
 
 @pytest.mark.gate
@@ -53,6 +69,67 @@ def test_a_file_with_a_layout_takes_part_in_a_run(
     assert (left_out["layout"], left_out["reason"]) == ("a file each", "it does not declare scan")
     assert "a file each" in capsys.readouterr().out
     assert list((tmp_path / "at").iterdir()) == []
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("by_path", [True, False])
+def test_the_workload_on_the_page_takes_part_in_a_run_and_in_a_comparison(
+    own: Path, by_path: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    layout, work = f"{own}:FileEach", f"{own.parent / 'ends.py'}:FIRST"
+    if not by_path:
+        monkeypatch.syspath_prepend(own.parent)
+        layout, work = "own:FileEach", "ends:FIRST"
+    small = ["--tiny", "--rounds", "1", "--dir", str(tmp_path / "at")]
+    assert main(["compare", layout, "tubestore", "--only", work, *small]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("first: read the first message of a partition")
+    assert printed.count("messages/s, p99") == 2
+    path = tmp_path / "results.jsonl"
+    assert main(["run", "--only", work, "--layout", layout, *small, "--output", str(path)]) == 0
+    rows = read(path)
+    assert [row["label"] for row in rows if row["kind"] == "block"] == [
+        "first 1 × 1", "first 1 × 10", "first 100 × 10"
+    ]  # fmt: skip
+    measured = [row["layout"] for row in rows if row["kind"] == "run"]
+    assert measured == ["tubestore", "rocketcompat", "kafka-format", "lmdb", "a file each"] * 3
+    assert main(["report", str(path), "--summary"]) == 0
+
+
+def test_a_workload_is_added_to_the_table_once_and_with_a_name_of_its_own(own: Path) -> None:
+    ends = f"{own.parent / 'ends.py'}:FIRST"
+    asked = parser().parse_args(["run", "--only", "scan", "--work", ends, "--only", ends])
+    labels = [block.label for block in _chosen(asked, QUICK)]
+    assert labels == ["scan 1 × 1", "first 1 × 1", "first 1 × 10", "first 100 × 10"]
+    everything = parser().parse_args(["run", "--work", ends])
+    assert len(_chosen(everything, QUICK)) == len(QUICK) + 3
+    text = "from bench.workloads.works import *\nMINE = Work('scan', '', WORKS[0].way, 1, 1)\n"
+    (own.parent / "taken_name.py").write_text(text)
+    taken = f"{own.parent / 'taken_name.py'}:MINE"
+    with pytest.raises(Unavailable, match="there is a workload 'scan': give yours another name"):
+        _chosen(parser().parse_args(["run", "--work", taken]), QUICK)
+
+
+@pytest.mark.gate
+def test_the_structure_on_the_page_takes_part_and_counts(own: Path, tmp_path: Path) -> None:
+    layout = f"{own.parent / 'counted.py'}:Counted"
+    plan = plan_with(PLANS["tiny"], rounds=1)
+    works, sizes = ["append", "recover"], [{"messages": 500}]
+    found = compare(["rocketcompat", layout], works, sizes, amount="tiny", plan=plan).to_pylist()
+    assert [(row["layout"], row["reason"]) for row in found] == [
+        ("rocketcompat", None), ("rocketcompat, counted", None)
+    ] * 2  # fmt: skip
+    make = registry.contender(layout)
+    try:
+        store = make(tmp_path / "store", topics=1, partitions=2, durability="page_cache")
+        for number in range(30):
+            store.append(0, number % 2, b"x")
+        store.flush()
+        store.close()
+    finally:
+        unregister("count")
+    assert (tmp_path / "store/count/state").read_bytes().split()[1] == b"30"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +188,8 @@ def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
         (["compare", "lmdb", "--messages", "-5"], "messages: -5 is not a whole number"),
         (["compare", "lmdb", "--dir", "/proc"], "bench: "),
         (["compare", "lmdb", "--output", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),
+        (["compare", "lmdb", "--output", "x.txt"], "x.txt: name the table .csv or .parquet"),
+        (["run", "--tiny", "--output", "x.parquet"], "the results of a run are JSON Lines"),
         (["run", "--resume", "a.jsonl", "--output", "b.jsonl"], "--output is for a new one"),
         (["compare", "tests.bench.own_layouts:NamedAsAPath"], "cannot be that of its directory"),
         (["compare", "tests.bench.raises_at_import:X"], "ZeroDivisionError"),
