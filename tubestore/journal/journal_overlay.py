@@ -22,8 +22,9 @@ from tubestore.core.state_file import BadState
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, TubeStoreError
 from tubestore.journal.lacking import stray_ring
-from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
+from tubestore.journal.ring_reading import LeftRing, read_on, read_ring
 from tubestore.journal.root_journal import JournalPart, LeftJournal, joined_parts, read_journal
+from tubestore.journal.topic_names import TopicNames
 from tubestore.record.records import ENTRY_SIZE, EncodedBatch, Placed
 
 log = logger(__name__)
@@ -134,7 +135,7 @@ class JournalOverlay:
         try:
             found = read_journal(self._vfs, self._root, known)
             since = ring.end if ring is not None and not ring.damages else 0
-            fresh = self._read_ring(since)
+            fresh = self._read_on(ring) or self._read_ring(since)
             ring_anew = fresh is None or ring is None or not _goes_on(ring, fresh)
             if fresh is not None and since and ring_anew:
                 fresh = self._read_ring(0)
@@ -172,6 +173,11 @@ class JournalOverlay:
             known_parts = parts.get(shard, ())
             parts[shard] = _merged(sorted([*known_parts, *more], key=attrgetter("index_start")))
         return True
+
+    def _read_on(self, ring: LeftRing | None) -> LeftRing | None:
+        if ring is None:
+            return None
+        return read_on(self._vfs, self._root, ring, self._names, self._chosen)
 
     def _read_ring(self, since: int) -> LeftRing | None:
         return read_ring(self._vfs, self._root, since, names=self._names, chosen=self._chosen)

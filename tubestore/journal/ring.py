@@ -47,7 +47,7 @@ from tubestore.journal.ring_frames import (
     start_frame,
     store_tag,
 )
-from tubestore.journal.ring_reading import ring_paths
+from tubestore.journal.ring_reading import ring_paths, slot_of
 from tubestore.record.names import RING_PREFIX
 
 log = logger(__name__)
@@ -581,11 +581,6 @@ class Ring:
                 assert self.room_end == -1, "room without a segment"
             bases = [segment.base for segment in self._full]
             assert bases == sorted(bases), "full segments out of order"
-
-
-def slot_of(path: str) -> int:
-    """Return the number in the name of a segment's file."""
-    return int(path.rpartition(RING_PREFIX)[2])
 
 
 def remove_ring(vfs: Vfs, root: str, paths: Iterable[str] | None = None) -> None:

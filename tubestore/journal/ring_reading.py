@@ -55,14 +55,24 @@ from tubestore.journal.ring_frames import (
     trouble_in,
 )
 from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
-from tubestore.record.names import RING_PREFIX, parse_store_key, store_key
+from tubestore.journal.topic_names import TopicNames
+from tubestore.record.names import RING_PREFIX, store_key
 from tubestore.record.records import ENTRY_SIZE, records_of
-from tubestore.record.state_files import has_ring, parse_identity, read_topics
+from tubestore.record.state_files import has_ring, parse_identity
 
 log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: What a reader that goes on reads at once.
 _SHORT_BYTES = 64 << 10
+
+
+class LastSegment(NamedTuple):
+    """The segment that takes frames, as it was when it was read."""
+
+    path: str
+    #: The bytes of its START: the same as long as it was not used again.
+    front: bytes
+    start: Start
 
 
 class LeftRing(NamedTuple):
@@ -87,6 +97,8 @@ class LeftRing(NamedTuple):
     damages: list[CorruptRecord]
     #: The names of all topics by their ids.
     topics: Mapping[int, str]
+    #: The last segment; None without one, or if its START is damaged.
+    last: LastSegment | None = None
 
 
 def ring_paths(vfs: Vfs, root: str) -> list[str]:
@@ -97,6 +109,11 @@ def ring_paths(vfs: Vfs, root: str) -> list[str]:
     except NotADirectoryError:
         return []
     return [join(own, n) for n, is_directory, _ in rows if is_ring_file(n) and not is_directory]
+
+
+def slot_of(path: str) -> int:
+    """Return the number in the name of a segment's file."""
+    return int(path.rpartition(RING_PREFIX)[2])
 
 
 def is_ring_file(name: str) -> bool:
@@ -132,6 +149,32 @@ def read_ring(
             ring_paths(vfs, root) == paths and announced_store(vfs, root) == store
         ):
             return left
+
+
+def read_on(
+    vfs: Vfs, root: str, known: LeftRing, names: TopicNames, chosen: Collection[str] | None
+) -> LeftRing | None:
+    """Return what came behind a ring that was read; None if `read_ring` has to look. OSError.
+
+    It looks at the last segment alone, and for another one behind it by its name: numbers rise as
+    long as the segments before are there, whichever process makes one. A segment that was closed,
+    used again or removed, damage, or other topics with the names of chosen ones need the whole
+    ring.
+    """
+    if known.last is None or known.damages:
+        return None
+    ids = names.ids_of(chosen) if chosen is not None else None
+    try:
+        file = vfs.open(known.last.path, writable=False)
+    except FileNotFoundError:
+        return None
+    with contextlib.closing(file):
+        reading = _RingReading([file], vfs.boot_id(), known.end, None, ids)
+        left = reading.run_on(known, names.read)
+    slot = 1 + max(map(slot_of, known.paths))
+    if left is None or vfs.exists(join(root, OWN_DIRECTORY, f"{RING_PREFIX}{slot}")):
+        return None
+    return left if chosen is None or names.ids_of(chosen) == ids else None
 
 
 def read_unannounced(vfs: Vfs, root: str) -> LeftRing | None:
@@ -204,58 +247,6 @@ def _announced_in(store: bytes) -> bytes | None:
     return store_tag(parse_identity(store)) if has_ring(store) else None
 
 
-class TopicNames:
-    """The names of a store's topics by their ids; taken from their files when these have changed.
-
-    One thread uses it at a time.
-    """
-
-    def __init__(self, vfs: Vfs, root: str) -> None:
-        """Begin without a name."""
-        self._vfs, self._own = vfs, join(root, OWN_DIRECTORY)
-        #: The state files as they were read last, by name.
-        self._files: dict[str, bytes] = {}
-        self._names: Mapping[int, str] = {}
-        self._ids: Mapping[str, int] = {}
-
-    def read(self) -> Mapping[int, str]:
-        """Return the names as they are now: the same mapping while there is no change.
-
-        BadState if they cannot be read.
-        """
-        try:
-            if self._files and all(self._content(n) == data for n, data in self._files.items()):
-                return self._names
-        except FileNotFoundError:
-            pass  # the log of changes begins anew
-        files: dict[str, bytes] = {}
-
-        def noted(name: str) -> bytes:
-            files[name] = self._content(name)
-            return files[name]
-
-        try:
-            saved = read_topics(noted)
-        except FileNotFoundError:
-            self._files, self._names, self._ids = {}, {}, {}
-            return self._names
-        names = {options.id: name for name, options in saved.settings.items() if options.id}
-        self._files, self._names = files, names
-        self._ids = {name: topic_id for topic_id, name in names.items()}
-        return names
-
-    def ids_of(self, shards: Collection[str]) -> set[tuple[int, int]]:
-        """Return topic id and store of some shards, by the names as they were read last.
-
-        Shards of topics without an id are in no ring.
-        """
-        keys = [key for key in map(parse_store_key, shards) if key is not None]
-        return {(self._ids[topic], store_id) for topic, store_id in keys if topic in self._ids}
-
-    def _content(self, name: str) -> bytes:
-        return self._vfs.read_file(join(self._own, name))
-
-
 class _Segment(NamedTuple):
     """A segment that was found: by its START, or by its frames if that is damaged."""
 
@@ -263,6 +254,12 @@ class _Segment(NamedTuple):
     start: Start
     #: Bytes that are there of `segment_size`.
     size: int
+    #: Those of its START, empty if that is damaged.
+    front: bytes = b""
+
+    def as_last(self) -> LastSegment | None:
+        """Return what says whether frames may still be added to it alone."""
+        return LastSegment(self.file.path, self.front, self.start) if self.front else None
 
 
 class _Uncounted(NamedTuple):
@@ -398,7 +395,25 @@ class _RingReading:
             self._parts(topics),
             self._damages,
             topics,
+            segments[-1].as_last(),
         )
+
+    def run_on(
+        self, known: LeftRing, topics_now: Callable[[], Mapping[int, str]]
+    ) -> LeftRing | None:
+        """Read what came in the last segment; None if that is not all, see `read_on`."""
+        (file,), last = self._files, known.last
+        if last is None or file.size() < last.start.segment_size:
+            return None
+        segment, stretches = _Segment(file, last.start, last.start.segment_size), []
+        is_open = self._read_segment(segment, stretches, is_last=True)
+        # Behind the frames, as in `_read_segment`: they are of this lap then.
+        if not is_open or stretches or file.pread(START_SIZE, 0) != last.front:
+            return None
+        topics = topics_now()
+        synced = max(known.synced, self._known_synced)
+        parts = self._parts(topics)
+        return known._replace(end=self._end, synced=synced, parts=parts, topics=topics)
 
     # -- segments ----------------------------------------------------------------------------
 
@@ -406,11 +421,12 @@ class _RingReading:
         """Return the segments in the ring's order."""
         found, headless, foreign = [], [], []
         for file in self._files:
-            start = start_in(file.pread(START_SIZE, 0))
+            front = file.pread(START_SIZE, 0)
+            start = start_in(front)
             if start is None:
                 headless.append(file)
             elif self._store in (None, start.store):
-                found.append(self._sized(file, start))
+                found.append(self._sized(file, start, front))
             else:
                 foreign.append(file)
         starts = sorted((s.start for s in found), key=lambda start: start.base)
@@ -426,9 +442,9 @@ class _RingReading:
             self._damages.append(CorruptRecord(file.path, 0, text))
         return sorted(found, key=lambda segment: segment.start.base)
 
-    def _sized(self, file: VfsFile, start: Start) -> _Segment:
+    def _sized(self, file: VfsFile, start: Start, front: bytes) -> _Segment:
         """Return a segment with the bytes that are there; fewer than it began with are damage."""
-        return _Segment(file, start, self._look_at_size(file, start.segment_size))
+        return _Segment(file, start, self._look_at_size(file, start.segment_size), front)
 
     def _look_at_size(self, file: VfsFile, whole: int) -> int:
         """Return how many bytes a segment has of those that it began with; fewer are damage."""
@@ -494,13 +510,14 @@ class _RingReading:
 
     def _read_segment(
         self, segment: _Segment, stretches: list[_Uncounted], *, is_last: bool
-    ) -> None:
+    ) -> bool:
+        """Read one segment; False if it was closed, so that no frame is added to it."""
         start, file, taken = segment.start, segment.file, len(self._taken)
         before, known, mine = self._damaged, self._end, len(stretches)
         # One that goes on reads no more than there is, and looks for nothing behind it.
         goes_on = is_last and self._since > 0
         piece = _Piece(segment, max(START_SIZE, self._since - start.base), short=goes_on)
-        at, looked = 0, False
+        at, looked, is_open = 0, False, True
         # Of another boot a damaged record can be the end of all that counts.
         trusting = self._since > 0 and start.boot == self._this_boot
         while True:
@@ -541,6 +558,7 @@ class _RingReading:
                 continue
             looked = False
             if frame.kind == Kind.END:
+                is_open = False
                 break
             is_message = frame.kind == Kind.MESSAGE
             if is_message and self._is_torn_end(piece, frame, at, stretches, is_last=is_last):
@@ -552,6 +570,7 @@ class _RingReading:
             # It was used again meanwhile: the files have what it held.
             del self._taken[taken:], stretches[mine:]
             self._damaged, self._end = before, known
+        return is_open
 
     def _is_torn_end(
         self,

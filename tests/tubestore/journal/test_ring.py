@@ -22,6 +22,7 @@ from tubestore.journal import ring_reading
 from tubestore.journal.ring import Ring
 from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
 from tubestore.journal.ring_reading import read_ring
+from tubestore.journal.topic_names import TopicNames
 from tubestore.offline.check import check
 from tubestore.options import Durability
 from tubestore.record.records import HEADER_SIZE
@@ -884,15 +885,15 @@ def test_a_reader_sees_the_messages_of_a_topic_that_is_made_while_it_reads(
         numbered(store, 3)
         reader.refresh()
         assert len(bodies(reader)) == 3
-        read = ring_reading.TopicNames.read
+        read = TopicNames.read
 
-        def and_then_one_more(names: ring_reading.TopicNames) -> Mapping[int, str]:
+        def and_then_one_more(names: TopicNames) -> Mapping[int, str]:
             found = read(names)
             if "c" not in store:
                 store.create_topic("c").append(b"of a new topic")
             return found
 
-        monkeypatch.setattr(ring_reading.TopicNames, "read", and_then_one_more)
+        monkeypatch.setattr(TopicNames, "read", and_then_one_more)
         reader.refresh()
         reader.refresh()
         assert bodies(reader, "c") == [b"of a new topic"]

@@ -21,7 +21,8 @@ from tubestore.core.vfs import Vfs
 from tubestore.journal import ring_reading
 from tubestore.journal.lacking import stray_ring
 from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
-from tubestore.journal.ring_reading import LeftRing, TopicNames, read_ring
+from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.topic_names import TopicNames
 from tubestore.offline.check import check
 from tubestore.record.records import HEADER_SIZE
 from tubestore.segments.inspection import Reason
@@ -447,19 +448,3 @@ def test_a_topic_that_is_made_while_the_ring_is_read_is_not_missed_if_its_shard_
 
         monkeypatch.setattr(TopicNames, "ids_of", and_then_a_new_topic)
         assert shown_of(read_ring(memory_vfs, "/s", chosen={"c-0"})) == {"c-0": 1}
-
-
-def test_the_names_of_topics_are_parsed_when_their_files_have_changed_alone(
-    memory_vfs: MemoryVfs,
-) -> None:
-    with open_store(memory_vfs) as store:
-        names = TopicNames(memory_vfs, "/s")
-        before = names.read()
-        assert sorted(before.values()) == ["a", "b"]
-        assert names.read() is before
-        store.create_topic("c")
-        assert sorted(names.read().values()) == ["a", "b", "c"]
-        store.delete_topic("a")
-        assert sorted(names.read().values()) == ["b", "c"]
-    assert sorted(names.read().values()) == ["b", "c"]
-    assert TopicNames(memory_vfs, "/none").read() == {}
