@@ -9,7 +9,6 @@ change there the journal is read once, and only the calls for shards that it cha
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
@@ -18,13 +17,12 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from tubestore.core.doors import logger
 from tubestore.core.vfs import Vfs, VfsWatch
-from tubestore.journal.ring_reading import is_ring_file
 from tubestore.journal.root_journal import JournalPart
 from tubestore.shard.reader import ShardReader
 
 log = logger(__name__)
 #: How often the callers look again where nothing reports a change.
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 _SLEEP_SECONDS = 3600.0
 
 
@@ -33,6 +31,8 @@ class Seen(NamedTuple):
 
     finished: int
     parts: Callable[[str], Sequence[JournalPart]]
+    #: True if there may be a ring; to be asked after the parts.
+    has_ring: Callable[[], bool]
 
 
 class FileWaiter:
@@ -121,13 +121,16 @@ class ReaderWaiter:
 
     def __init__(self, vfs: Vfs, own: str, see: Callable[[], Seen]) -> None:
         """`own`: the store's own directory; `see` reads it, and may raise anything."""
-        self._files, self._vfs, self._own, self._see = FileWaiter(vfs), vfs, own, see
+        self._files, self._own, self._see = FileWaiter(vfs), own, see
         self._lock = threading.Lock()
         #: Calls that wait for the journal or for jobs: a shard's name and its reader.
         self._asked: WeakKeyDictionary[Callable[[], None], tuple[str, ShardReader]] = (
             WeakKeyDictionary()
         )
         self._finished: int | None = None
+        #: False if there was no ring at the last look: the first segment is reported. Frames enter
+        #: it through a map, without a report.
+        self._has_ring = True
         self._look_again = self._look  # one object: a call is referred to weakly
 
     def call_once(
@@ -144,12 +147,7 @@ class ReaderWaiter:
 
     def _wait_for_own(self) -> None:
         """Have `_look` called when the store's own directory may have changed."""
-        unreported = True
-        with contextlib.suppress(OSError):
-            # The first segment is reported; frames enter it through a map, without a report.
-            names = [name for name, _, _ in self._vfs.entries(self._own)]
-            unreported = any(map(is_ring_file, names))
-        self._files.call_once([self._own], self._look_again, unreported=unreported)
+        self._files.call_once([self._own], self._look_again, unreported=self._has_ring)
 
     def _look(self) -> None:
         """Make the calls for shards that the journal or a job changes; in the waiter's thread."""
@@ -157,8 +155,12 @@ class ReaderWaiter:
             asked = dict(self._asked)
         if not asked:
             return
+        had_ring = self._has_ring
         self._wait_for_own()  # before it looks: else a change is lost
-        for call in self._changed(asked):
+        changed = self._changed(asked)
+        if self._has_ring and not had_ring:
+            self._wait_for_own()  # what comes next is not reported
+        for call in changed:
             with self._lock:
                 self._asked.pop(call, None)
             call()
@@ -169,13 +171,14 @@ class ReaderWaiter:
         """Return the calls to be made; all of them after a job, and where it cannot be seen."""
         try:
             seen = self._see()
+            now = [call for call, (key, shard) in asked.items() if not shard.shows(seen.parts(key))]
+            self._has_ring = seen.has_ring()
             if seen.finished == self._finished:
-                return [
-                    call for call, (key, shard) in asked.items() if not shard.shows(seen.parts(key))
-                ]
+                return now
             self._finished = seen.finished
         except Exception as error:  # the thread goes on, and the callers meet it
             log.warning("waiting for a writer: %s", error)
+            self._has_ring = True
         return list(asked)
 
     def close(self) -> None:

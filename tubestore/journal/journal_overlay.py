@@ -117,6 +117,11 @@ class JournalOverlay:
                     return rest
         return parts
 
+    def has_ring(self) -> bool:
+        """Return False if there was no ring when the journal was read last."""
+        with self._lock:
+            return self._ring is not None or not self._asked
+
     def shards(self) -> list[str]:
         """Return the names of the shards that the journal has messages of; ask before the files."""
         self.of("")

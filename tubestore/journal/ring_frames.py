@@ -34,6 +34,7 @@ from tubestore.record.layouts import (
     RING_MAGIC,
     RING_START,
     TOKEN_MESSAGE,
+    record_size,
     record_sizes,
 )
 from tubestore.record.records import HEADER_SIZE, inspect
@@ -187,18 +188,10 @@ def frame_at(data: Buffer, at: int) -> RingFrame | None:
     return frame if digest_of(head) == frame.digest else None
 
 
-def messages_at(
-    data: bytes,
-    at: int,
-    base: int,
-    generation: int,
-    chosen: Collection[tuple[int, int]] | None = None,
-) -> tuple[Array, Array, Array]:
-    """Return the messages from a place on, up to the first frame that is not a sound one.
+def heads_from(data: bytes, at: int) -> list[int]:
+    """Return where frames of messages begin that follow each other from a place on, by their heads.
 
-    For each: where its frame begins, the head, the header of the record. `base` is the ring
-    position of the first byte. `chosen`: the shards (topic id, store) of which records are
-    verified; None for all.
+    The last one may be something else, or longer than what is there.
     """
     view, digest, size_of = memoryview(data), digest_of, _SIZE.unpack_from
     found, last = [], len(data) - HEAD_SIZE - HEADER_SIZE
@@ -214,8 +207,51 @@ def messages_at(
         if size < HEADER_SIZE:
             break
         at += HEAD_SIZE + size
-    if not found:
-        return _NO_MESSAGES
+    return found
+
+
+def message_in(
+    data: bytes,
+    at: int,
+    base: int,
+    generation: int,
+    chosen: Collection[tuple[int, int]] | None = None,
+) -> RingFrame | None:
+    """Return the head of a frame that `heads_from` found; None unless it is a sound message.
+
+    As `messages_in` for one frame: it costs a tenth of that.
+    """
+    frame = RingFrame._make(_HEAD.unpack_from(data, at))
+    start, end = at + HEAD_SIZE, at + HEAD_SIZE + frame.size
+    if (frame.magic, frame.kind) != (RING_MAGIC, Kind.MESSAGE):
+        return None
+    if (frame.position, frame.generation) != (base + at, generation):
+        return None
+    if not HEADER_SIZE < frame.size <= RECORD_SIZE_MAX or end > len(data):
+        return None
+    record = DATA_HEADER.unpack_from(data, start)
+    if record.token != TOKEN_MESSAGE or record_size(record) != frame.size:
+        return None
+    if chosen is None or (frame.topic_id, frame.store_id) in chosen:
+        payload = memoryview(data)[start + HEADER_SIZE : end]
+        if kernels.crc32(payload) & CHECKSUM_MASK != record.checksum:
+            return None
+    return frame
+
+
+def messages_in(
+    data: bytes,
+    found: list[int],
+    base: int,
+    generation: int,
+    chosen: Collection[tuple[int, int]] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return the messages among frames that follow each other, up to the first unsound one.
+
+    For each: where its frame begins, the head, the header of the record. `base` is the ring
+    position of the first byte. `chosen`: the shards (topic id, store) of which records are
+    verified; None for all.
+    """
     starts, bytes_ = np.array(found, np.int64), kernels.bytes_of(data)
     heads = kernels.gather(bytes_, starts, RING_FRAME.dtype)
     records = kernels.gather(bytes_, starts + HEAD_SIZE, DATA_HEADER.dtype)
@@ -240,13 +276,6 @@ def rows_of(heads: Array, shards: Collection[tuple[int, int]]) -> Array:
     for topic_id, store_id in shards:
         mask |= (heads["topic_id"] == topic_id) & (heads["store_id"] == store_id)
     return mask
-
-
-_NO_MESSAGES = (
-    np.zeros(0, np.int64),
-    np.zeros(0, RING_FRAME.dtype),
-    np.zeros(0, DATA_HEADER.dtype),
-)
 
 
 def _first_bad(good: Array) -> int:

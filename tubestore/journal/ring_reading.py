@@ -24,7 +24,7 @@ another process may use a segment again meanwhile: its START is read again after
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,8 +46,10 @@ from tubestore.journal.ring_frames import (
     boot_tag,
     frame_at,
     frames_behind,
+    heads_from,
     latest_frame,
-    messages_at,
+    message_in,
+    messages_in,
     rows_of,
     size_at,
     start_in,
@@ -57,13 +59,15 @@ from tubestore.journal.ring_frames import (
 from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
 from tubestore.journal.topic_names import TopicNames
 from tubestore.record.names import RING_PREFIX, store_key
-from tubestore.record.records import ENTRY_SIZE, records_of
+from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, join_records, records_of
 from tubestore.record.state_files import has_ring, parse_identity
 
 log = logger(__name__)
 Array = np.ndarray[Any, Any]
-#: What a reader that goes on reads at once.
-_SHORT_BYTES = 64 << 10
+#: What a reader that goes on reads at first; of what follows, twice as much each time.
+_SHORT_BYTES, _LONG_BYTES = 4 << 10, 1 << 20
+#: Up to so many frames are taken one by one; more in columns, which costs as much as some ten.
+_FEW = 12
 
 
 class LastSegment(NamedTuple):
@@ -273,14 +277,34 @@ class _Uncounted(NamedTuple):
     taken: int
 
 
+class _ShardRun(NamedTuple):
+    """Messages of a shard that follow each other without a gap, or the place of a lost one."""
+
+    topic_id: int
+    store_id: int
+    #: Without the shard's name, which the topic has once all was read.
+    part: JournalPart
+
+
+class _Messages(NamedTuple):
+    """Messages of a piece that follow each other."""
+
+    #: The place behind them.
+    end: int
+    #: The highest ring position below which everything was synced, by their heads.
+    synced: int
+    #: Those of the chosen shards.
+    runs: Iterable[_ShardRun]
+
+
 class _Piece:
     """Bytes of a segment that were read together."""
 
-    def __init__(self, segment: _Segment, low: int, size: int = 0, *, short: bool) -> None:
-        """Read from a place on: a `short` piece of at least `size` bytes, or all that follows."""
-        self._segment, self._low, self._short = segment, low, short
+    def __init__(self, segment: _Segment, low: int, size: int = 0) -> None:
+        """Read from a place on: `size` bytes if there are so many, or for 0 all that follows."""
+        self._segment, self._low = segment, low
         rest = max(0, segment.size - low)
-        self._size = min(max(size, _SHORT_BYTES), rest) if short else rest
+        self._size = min(size, rest) if size else rest
         self._goes_on = self._size < rest
         #: Ring position of the first byte.
         self.base = segment.start.base + low
@@ -299,10 +323,82 @@ class _Piece:
         return frame if frame.generation == self._segment.start.generation else None
 
     def messages(
-        self, at: int, chosen: Collection[tuple[int, int]] | None
-    ) -> tuple[Array, Array, Array]:
-        """Return the messages from a place on that count, see `messages_at`."""
-        return messages_at(self.data, at, self.base, self._segment.start.generation, chosen)
+        self,
+        at: int,
+        verified: Collection[tuple[int, int]] | None,
+        chosen: Collection[tuple[int, int]] | None,
+        damaged: int,
+    ) -> _Messages | None:
+        """Return the messages from a place on that count; None if none follows there.
+
+        `verified`: the shards of which records are verified, None for all; `chosen`: those of which
+        messages are returned. `damaged`: see `JournalPart`.
+        """
+        found = heads_from(self.data, at)
+        take = self._few if len(found) <= _FEW else self._many
+        return take(found, verified, chosen, damaged) if found else None
+
+    def _few(
+        self,
+        found: list[int],
+        verified: Collection[tuple[int, int]] | None,
+        chosen: Collection[tuple[int, int]] | None,
+        damaged: int,
+    ) -> _Messages | None:
+        generation = self._segment.start.generation
+        heads: list[RingFrame] = []
+        runs: dict[tuple[int, int, int, int], list[RingFrame]] = {}
+        for at in found:
+            head = message_in(self.data, at, self.base, generation, verified)
+            if head is None:
+                break
+            heads.append(head)
+            shard = head.topic_id, head.store_id
+            if chosen is None or shard in chosen:
+                run = runs.pop((*shard, head.index_start, head.data_start), [])
+                following = head.index_start + ENTRY_SIZE, head.data_start + head.size
+                runs[*shard, *following] = [*run, head]
+        if not heads:
+            return None
+        taken = [self._run(run, damaged) for run in runs.values()]
+        return _Messages(heads[-1].end - self.base, max(head.synced for head in heads), taken)
+
+    def _run(self, heads: list[RingFrame], damaged: int) -> _ShardRun:
+        """Return messages of a shard that follow each other without a gap."""
+        first, parts = heads[0], []
+        for head in heads:
+            start = head.position - self.base + HEAD_SIZE
+            parts.append(self.data[start : start + HEADER_SIZE])
+            parts.append(self.data[start + HEADER_SIZE : start + head.size])
+        place = first.index_start, first.data_start
+        batch = join_records(parts, *place)
+        part = JournalPart(
+            "",
+            *place,
+            batch.entries,
+            batch.data.tobytes(),
+            damaged_before=damaged,
+            ring_end=heads[-1].end,
+        )
+        return _ShardRun(first.topic_id, first.store_id, part)
+
+    def _many(
+        self,
+        found: list[int],
+        verified: Collection[tuple[int, int]] | None,
+        chosen: Collection[tuple[int, int]] | None,
+        damaged: int,
+    ) -> _Messages | None:
+        generation = self._segment.start.generation
+        starts, heads, records = messages_in(self.data, found, self.base, generation, verified)
+        if not len(starts):
+            return None
+        end = int(starts[-1]) + HEAD_SIZE + int(heads["size"][-1])
+        synced = int(heads["synced"].max())
+        if chosen is not None:
+            rows = np.flatnonzero(rows_of(heads, chosen))
+            starts, heads, records = starts[rows], heads[rows], records[rows]
+        return _Messages(end, synced, _runs(self.data, starts, heads, records, damaged))
 
     def behind(self, at: int) -> Iterator[int]:
         """Go through the places behind `at` with a frame that counts."""
@@ -314,8 +410,8 @@ class _Piece:
 
     def following(self, at: int) -> _Piece:
         """Read on from a place at which the piece `is_cut`."""
-        size = self._end_of(at) - at
-        return _Piece(self._segment, self._low + at, size, short=self._short)
+        size = max(self._end_of(at) - at, min(2 * self._size, _LONG_BYTES))
+        return _Piece(self._segment, self._low + at, size)
 
     def _end_of(self, at: int) -> int:
         size = size_at(self.data, at)
@@ -405,7 +501,8 @@ class _RingReading:
         (file,), last = self._files, known.last
         if last is None or file.size() < last.start.segment_size:
             return None
-        segment, stretches = _Segment(file, last.start, last.start.segment_size), []
+        segment = _Segment(file, last.start, last.start.segment_size)
+        stretches: list[_Uncounted] = []
         is_open = self._read_segment(segment, stretches, is_last=True)
         # Behind the frames, as in `_read_segment`: they are of this lap then.
         if not is_open or stretches or file.pread(START_SIZE, 0) != last.front:
@@ -516,21 +613,18 @@ class _RingReading:
         before, known, mine = self._damaged, self._end, len(stretches)
         # One that goes on reads no more than there is, and looks for nothing behind it.
         goes_on = is_last and self._since > 0
-        piece = _Piece(segment, max(START_SIZE, self._since - start.base), short=goes_on)
+        first = max(START_SIZE, self._since - start.base)
+        piece = _Piece(segment, first, _SHORT_BYTES if goes_on else 0)
         at, looked, is_open = 0, False, True
         # Of another boot a damaged record can be the end of all that counts.
         trusting = self._since > 0 and start.boot == self._this_boot
         while True:
-            starts, heads, records = piece.messages(at, self._chosen if trusting else None)
-            if len(starts):
-                self._known_synced = max(self._known_synced, int(heads["synced"].max()))
-                if self._chosen is not None:
-                    rows = np.flatnonzero(rows_of(heads, self._chosen))
-                    chosen = starts[rows], heads[rows], records[rows]
-                else:
-                    chosen = starts, heads, records
-                self._taken += _runs(piece.data, *chosen, self._damaged)
-                at = int(starts[-1]) + HEAD_SIZE + int(heads["size"][-1])
+            verified = self._chosen if trusting else None
+            found = piece.messages(at, verified, self._chosen, self._damaged)
+            if found is not None:
+                self._known_synced = max(self._known_synced, found.synced)
+                self._taken += found.runs
+                at = found.end
                 self._end, looked = max(self._end, piece.base + at), False
                 continue
             frame = piece.sound(at)
@@ -632,19 +726,10 @@ def _follows(part: JournalPart, following: JournalPart) -> bool:
     return part.shard == following.shard and place == (following.index_start, following.data_start)
 
 
-class _ShardRun(NamedTuple):
-    """Messages of a shard that follow each other without a gap, or the place of a lost one."""
-
-    topic_id: int
-    store_id: int
-    #: Without the shard's name, which the topic has once all was read.
-    part: JournalPart
-
-
 def _runs(
     data: bytes, starts: Array, heads: Array, records: Array, damaged: int
 ) -> Iterator[_ShardRun]:
-    """Group frames by shard, each group by messages without a gap; see `messages_at`.
+    """Group frames by shard, each group by messages without a gap; see `messages_in`.
 
     The records are copied: the bytes of a segment are not kept.
     """

@@ -14,7 +14,7 @@ from tubestore.record.state_files import read_topics
 
 
 class TopicNames:
-    """The names of a store's topics by their ids; taken from their files when these have changed."""
+    """Names of topics by their ids; taken from the state files when these have changed."""
 
     def __init__(self, vfs: Vfs, root: str) -> None:
         """Begin without a name."""

@@ -304,7 +304,10 @@ class Horizon:
         number = self._finished + 1
         if self._limits_of(number) is None:
             # Either there is no later job, or so many that their records are gone.
-            number = max(number, self._records.finished() + 1)
+            newest = self._records.finished() + 1
+            if newest <= number:
+                return None  # a job that was recorded since has no file in the listing
+            number = newest
         while (limits := self._limits_of(number)) is not None:
             if (topic, store_id) in limits:
                 return limits[topic, store_id]

@@ -162,11 +162,17 @@ class ShardOpener:
         self._overlay.refresh()
         return horizon
 
-    def journal_now(self) -> tuple[int, Callable[[str], Sequence[JournalPart]]]:
-        """Read the last published job and the journal, and show neither: (number, parts)."""
+    def journal_now(
+        self,
+    ) -> tuple[int, Callable[[str], Sequence[JournalPart]], Callable[[], bool]]:
+        """Read the last published job and the journal, and show neither.
+
+        Returns the job's number, the parts by shard, and whether there may be a ring.
+        """
         with self.showing:
             self._overlay.refresh()
-            return Horizon(self.context.vfs, self.root).finished, self._overlay.of
+            finished = Horizon(self.context.vfs, self.root).finished
+            return finished, self._overlay.of, self._overlay.has_ring
 
     # -- the journal -------------------------------------------------------------------------
 

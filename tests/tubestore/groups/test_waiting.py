@@ -12,7 +12,7 @@ import pytest
 import tubestore
 from tubestore.clock import ManualClock
 from tubestore.groups import waiting
-from tubestore.groups.waiting import FileWaiter, ReaderWaiter
+from tubestore.groups.waiting import FileWaiter, ReaderWaiter, Seen
 from tubestore.shard.reader import ShardReader
 from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
@@ -161,6 +161,34 @@ def test_a_batch_in_the_journal_wakes_the_readers_of_its_shards_only(
                     # the same thread, has begun after the last of these calls.
                     monkeypatch.setattr(ShardReader, "refresh", counting)
             assert set(read) == {"t7", "t9"}
+
+
+def test_a_ring_that_is_begun_while_a_reader_waits_is_looked_into_from_then_on() -> None:
+    """Its first segment is reported, what enters it is not."""
+
+    class Unchanged:
+        def shows(self, parts: object) -> bool:
+            return True
+
+    vfs = MemoryVfs()
+    vfs.make_directories("/own")
+    ring, looks = threading.Event(), threading.Semaphore(0)
+
+    def see() -> Seen:
+        looks.release()
+        return Seen(0, lambda shard: (), ring.is_set)
+
+    waiter = ReaderWaiter(vfs, "/own", see)
+    shard: Any = Unchanged()
+    calls = [lambda: None, lambda: None]
+    for call in calls:  # the first is made, as nothing was seen before
+        waiter.call_once("t-0", "/elsewhere", shard, call)
+        assert looks.acquire(timeout=60)
+    ring.set()
+    vfs.replace_file("/own/segment", b"")
+    for _ in range(5):
+        assert looks.acquire(timeout=60)
+    waiter.close()
 
 
 def test_a_published_job_wakes_a_reader(memory_vfs: MemoryVfs, clock: ManualClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.journal import ring_reading
 from tubestore.journal.lacking import stray_ring
 from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
-from tubestore.journal.ring_reading import LeftRing, read_ring
+from tubestore.journal.ring_reading import LeftRing, read_on, read_ring
 from tubestore.journal.topic_names import TopicNames
 from tubestore.offline.check import check
 from tubestore.record.records import HEADER_SIZE
@@ -448,3 +449,82 @@ def test_a_topic_that_is_made_while_the_ring_is_read_is_not_missed_if_its_shard_
 
         monkeypatch.setattr(TopicNames, "ids_of", and_then_a_new_topic)
         assert shown_of(read_ring(memory_vfs, "/s", chosen={"c-0"})) == {"c-0": 1}
+
+
+def content_of(left: LeftRing | None) -> Any:
+    """Return all that a reading says, to be compared."""
+    assert left is not None
+    parts = [
+        part._replace(entries=part.entries.tobytes(), data=bytes(part.data)) for part in left.parts
+    ]
+    return left._replace(parts=parts, damages=list(map(str, left.damages)))
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_messages_taken_one_by_one_are_those_taken_in_columns(
+    memory_vfs: MemoryVfs, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """With any damage, from any position on, of all shards or of one."""
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    store = open_store(memory_vfs)
+    ends = [0]
+    for number in range(chance.randrange(4, 20)):
+        store[chance.choice("ab")].append(bytes(chance.randrange(1, 60)) + b"%d" % number)
+        ends.append(left_in(memory_vfs).end)
+    killed(store, memory_vfs)
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        path = chance.choice(segments(memory_vfs))
+        overwrite(memory_vfs, path, chance.randrange(1024), bytes([chance.randrange(256)]))
+    if chance.random() < 0.3:
+        memory_vfs.reboot()
+    for since, chosen in itertools.product([0, chance.choice(ends)], [None, {"b-0"}]):
+        found = []
+        for few in (0, 2, 1000):
+            monkeypatch.setattr(ring_reading, "_FEW", few)
+            found.append(content_of(read_ring(memory_vfs, "/s", since, chosen=chosen)))
+        assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_a_reader_that_goes_on_in_the_last_segment_reads_what_the_whole_ring_has(
+    memory_vfs: MemoryVfs, turn: int
+) -> None:
+    """Or it says that it cannot tell, whatever happened to the ring meanwhile."""
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    store = open_store(memory_vfs)
+    names = TopicNames(memory_vfs, "/s")
+    chosen = chance.choice([None, {"a-0"}, {"a-0", "b-0"}])
+    known, went_on = None, 0
+    for number in range(150):
+        what = chance.random()
+        if what < 0.8:
+            store[chance.choice("ab")].append(b"%d" % number)
+        elif what < 0.85:
+            store.delete_topic("a")
+            store.create_topic("a").append(b"of another topic")
+        elif what < 0.9:
+            store.sync()
+        elif what < 0.95:
+            killed(store, memory_vfs)
+            store = open_store(memory_vfs)
+        else:
+            store.close()
+            store = open_store(memory_vfs)
+        following = None
+        if known is not None:
+            following = read_on(memory_vfs, "/s", known, names, chosen)
+        if following is not None and known is not None:
+            whole = read_ring(memory_vfs, "/s", known.end, names=names, chosen=chosen)
+            assert whole is not None
+            whole = whole._replace(is_whole=known.is_whole)  # as of all that was read before
+            assert content_of(following) == content_of(whole)
+            went_on += 1
+            known = following
+        elif chance.random() < 0.7:
+            known = read_ring(memory_vfs, "/s", names=names, chosen=chosen)
+    assert went_on
+    killed(store, memory_vfs)
