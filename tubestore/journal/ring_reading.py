@@ -160,10 +160,10 @@ def read_on(
 ) -> LeftRing | None:
     """Return what came behind a ring that was read; None if `read_ring` has to look. OSError.
 
-    It looks at the last segment alone, and for another one behind it by its name: numbers rise as
-    long as the segments before are there, whichever process makes one. A segment that was closed,
-    used again or removed, damage, or other topics with the names of chosen ones need the whole
-    ring.
+    It reads the last segment alone, and asks whether there is another one behind it by its name:
+    numbers rise as long as the segments before are there, whichever process makes one. The whole
+    ring has to be read after damage, after a segment was closed, used again or removed, and if
+    chosen topics are others now.
     """
     if known.last is None or known.damages:
         return None
@@ -262,7 +262,7 @@ class _Segment(NamedTuple):
     front: bytes = b""
 
     def as_last(self) -> LastSegment | None:
-        """Return what says whether frames may still be added to it alone."""
+        """Return it as the segment that takes frames; None if its START is damaged."""
         return LastSegment(self.file.path, self.front, self.start) if self.front else None
 
 
