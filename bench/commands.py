@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     four.add_argument("--results", type=Path, metavar="FILE", help="as of report")
     for name, usual, text in (
         ("partitions", None, "of all topics"),
-        ("topics", 0, "how many; default: ten partitions each"),
+        ("topics", 0, "the partitions are spread over so many; default: ten each"),
         ("body", 1024, "bytes of a body"),
         ("readers", 1, "each reads everything"),
     ):
@@ -384,7 +384,7 @@ def _report(asked: argparse.Namespace) -> None:
     model = Model(report.cells)
     pages = (
         (asked.html or path.with_suffix(".html"),
-         page.page(report, model.curves, sections(model, report.layouts))),
+         page.page(report, model.curves, sections(model, report.cells, report.layouts))),
         (asked.markdown or path.with_suffix(".md"), markdown.markdown(report)),
     )  # fmt: skip
     for target, text in pages:
@@ -397,19 +397,14 @@ def _report(asked: argparse.Namespace) -> None:
 
 def _advise(asked: argparse.Namespace) -> None:
     from bench.report import page
-    from bench.report.advice import advise
+    from bench.report.advice import asked_for
     from bench.report.advice import lines as advice_lines
-    from bench.report.costs import Question
     from bench.report.model import Model
 
-    for name in ("partitions", "body"):
-        if getattr(asked, name) < 1:
-            raise Unavailable(f"--{name} {getattr(asked, name)}: at least 1")
-    if asked.topics < 0 or asked.topics > asked.partitions or asked.readers < 0:
-        raise Unavailable("--topics: at most one for each partition; --readers: at least 0")
-    topics = asked.topics or max(1, asked.partitions // 10)
-    question = Question(topics, asked.partitions // topics, asked.body, asked.durability)
+    question = asked_for(
+        asked.partitions, asked.topics, asked.body, asked.durability, asked.readers
+    )  # fmt: skip
     path = _results(asked.results)
-    found, without = advise(Model(page.load(path).cells), question, asked.readers)
-    print(f"By {path.name}:")
-    print(advice_lines(found, without, question, asked.readers))
+    report = page.load(path)
+    print(f"By {path.name}: " + page.about(report)[0])
+    print(advice_lines(Model(report.cells), question, report.cells))

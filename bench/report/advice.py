@@ -2,89 +2,335 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from typing import Any
 
-from bench.report.costs import FORMATS, Question
+from bench.layouts.capabilities import Unavailable
+from bench.report.costs import OPENINGS, STEADY, Question
+from bench.report.formats import FORMATS
 from bench.report.model import Answer, Model, Outside
+
+#: Partitions of a topic, unless the number of topics is given.
+_USUAL_PARTITIONS = 10
+_MOST_READERS = 10_000
+_MARKS = {"measured": "m", "between measured cells": "b", "extrapolated": "x"}
+_LEGEND = (
+    "m measured: the range of its rounds. b between measured cells, x extrapolated: the range of "
+    "the errors of cells held back from the fit, or of what few cells allow."
+)
+_TERMS = {
+    "message": "the message", "byte": "its bytes", "look-up": "finding its partition",
+    "new file": "making files", "sync": "the sync", "call": "the call, shared by its messages",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an engineer wants to store, and how often it is read."""
+
+    #: As many as were asked for; topics × partitions may be some more.
+    wanted: int
+    question: Question
+    readers: int
+
+    def __str__(self) -> str:
+        one = self.question
+        extra = "" if one.places == self.wanted else f" = {one.places:,}"
+        each = "one reads" if self.readers == 1 else "each reads"
+        readers = f"{self.readers:,} reader{'' if self.readers == 1 else 's'}: {each} everything"
+        return (
+            f"{self.wanted:,} partitions as {one.topics:,} topics × {one.partitions:,}{extra} "
+            f"(--topics), bodies of {one.body:,} B, {one.durability}, "
+            f"{readers if self.readers else 'no reader'}"
+        )
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One layout's answer: messages a second that are written once and read by each reader."""
+    """What is known of one layout."""
 
     layout: str
-    rate: float
-    low: float
-    high: float
-    #: The largest parts of the cost: (what, share).
-    parts: tuple[tuple[str, float], ...]
-    marked: str
-    #: False if the range is that of other durabilities.
-    tested: bool
+    #: Seconds of a message that is written once and read by each reader.
+    together: Answer
+    append: Answer
+    read: Answer | None
+    #: By kind of opening: seconds, or the reason why that is not known.
+    openings: Mapping[str, Answer | str]
+    files: int
+    descriptors: int
+    #: The least and the most MB of the cells around.
+    memory: tuple[float, float] | None
+
+    @property
+    def tested(self) -> bool:
+        """True if the range rests on cells that were held back, or on a measure."""
+        return not self.together.note
 
 
-def advise(model: Model, asked: Question, readers: int) -> tuple[list[Advice], Mapping[str, str]]:
-    """Return the layouts, the best first, and the reasons of those without an answer."""
+def asked_for(partitions: int, topics: int, body: int, durability: str, readers: int) -> Asked:
+    """Lay partitions over topics, ten each if `topics` is 0; refuse what makes no sense."""
+    for name, value, least in (
+        ("partitions", partitions, 1), ("body", body, 1), ("topics", topics, 0),
+        ("readers", readers, 0),
+    ):  # fmt: skip
+        if value < least:
+            raise Unavailable(f"--{name} {value}: at least {least}")
+    if topics > partitions:
+        raise Unavailable(f"--topics {topics}: more than the {partitions:,} partitions of them all")
+    if readers > _MOST_READERS:
+        raise Unavailable(
+            f"--readers {readers}: at most {_MOST_READERS:,}; they read one after the other on one "
+            "machine, and beyond that nothing but reading is left to compare"
+        )
+    chosen = topics or ceil(partitions / _USUAL_PARTITIONS)
+    question = Question(chosen, ceil(partitions / chosen), body, durability)
+    return Asked(partitions, question, readers)
+
+
+def advise(
+    model: Model, asked: Asked, cells: Iterable[Mapping[str, Any]] = ()
+) -> tuple[list[Advice], dict[str, str]]:
+    """Return the layouts, the best first, and the reasons of those that have no rank."""
     found: list[Advice] = []
     without: dict[str, str] = {}
-    for layout in FORMATS:
+    known = list(cells)
+    for layout, form in FORMATS.items():
+        if form.opening is None:
+            continue  # a limit, not a store
         try:
-            answers = [("append", 1, model.answer(layout, "append", asked))]
-            if readers:
-                answers.append(("read", readers, model.answer(layout, "read", _reading(asked))))
+            one = _advice(model, layout, asked, known)
         except Outside as reason:
             without[layout] = str(reason)
             continue
-        found.append(_advice(layout, answers))
-    return sorted(found, key=lambda one: -one.rate), without
+        if form.from_memory:
+            rate = _rate(one.together)
+            without[layout] = f"it acknowledges from memory; {rate} messages/s"
+        else:
+            found.append(one)
+    return sorted(found, key=lambda one: one.together.seconds), without
 
 
-def _reading(asked: Question) -> Question:
-    """Return the same for readers, whatever the durability of what they read."""
-    return Question(asked.topics, asked.partitions, asked.body)
+def _advice(model: Model, layout: str, asked: Asked, cells: Sequence[Mapping[str, Any]]) -> Advice:
+    question, form = asked.question, FORMATS[layout]
+    # Neither a reader nor an opening sees how durable it is.
+    cached = replace(question, durability="page_cache")
+    stored = replace(cached, messages=stored_for(model))
+    append = _answer(model, layout, "append", question)
+    read = _answer(model, layout, "read", cached) if asked.readers else None
+    openings: dict[str, Answer | str] = {}
+    for work in OPENINGS:
+        try:
+            openings[work] = model.answer(layout, work, stored)
+        except Outside as reason:
+            openings[work] = str(reason)
+    return Advice(
+        layout, _together(append, read, asked.readers), append, read, openings,
+        int(form.files(question)), int(form.descriptors(question)),
+        _memory(layout, question, cells),
+    )  # fmt: skip
 
 
-def _advice(layout: str, answers: list[tuple[str, int, Answer]]) -> Advice:
-    seconds = sum(times * one.seconds for _, times, one in answers)
-    most = sum(times * one.seconds * one.factor for _, times, one in answers)
-    least = sum(times * one.seconds / one.factor for _, times, one in answers)
-    shares = {
-        f"{work}: {name}": times * value / seconds
-        for work, times, one in answers
-        for name, value in one.parts.items()
-    }
-    order = ("extrapolated", "between measured cells", "measured")
-    marked = min((one.marked for _, _, one in answers), key=order.index)
-    largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
-    tested = all(one.tested for _, _, one in answers)
-    return Advice(layout, 1 / seconds, 1 / most, 1 / least, tuple(largest), marked, tested)
+def _answer(model: Model, layout: str, work: str, asked: Question) -> Answer:
+    try:
+        return model.answer(layout, work, asked)
+    except Outside as reason:
+        raise Outside(f"{work}: {reason}") from None
 
 
-def lines(found: list[Advice], without: Mapping[str, str], asked: Question, readers: int) -> str:
-    """Return the advice as text."""
-    out = [
-        f"{asked.topics:,} topics × {asked.partitions:,} partitions, bodies of {asked.body:,} B, "
-        f"{asked.durability}, appended one by one, {readers} readers of everything.",
-        "Messages a second that are written once and read by each reader, one after the other:",
+def stored_for(model: Model) -> int:
+    """Return with how many messages openings were measured."""
+    found = [
+        point.asked.messages
+        for (_, work), points in model.points.items()
+        if work in OPENINGS
+        for point in points
     ]
+    return max(set(found), key=found.count, default=STEADY)
+
+
+def _together(append: Answer, read: Answer | None, readers: int) -> Answer:
+    """Return what a message costs that is written once and read by each reader."""
+    if read is None:
+        return append
+    both = (append, read)
+    order = list(_MARKS)
+    return Answer(
+        append.seconds + readers * read.seconds,
+        append.least + readers * read.least,
+        append.most + readers * read.most,
+        {}, max((one.marked for one in both), key=order.index),
+        "; ".join(dict.fromkeys(one.note for one in both if one.note)),
+    )  # fmt: skip
+
+
+def _memory(
+    layout: str, asked: Question, cells: Sequence[Mapping[str, Any]]
+) -> tuple[float, float] | None:
+    """Return the peak memory of the measured appends around; None if none reaches as far."""
+    usual = {"work": "append", "layout": layout, "durability": "page_cache", "body": "1024",
+             "skew": "even", "threads": 1}  # fmt: skip
+    known = sorted(
+        (cell["topics"] * cell["partitions"], cell["peak_mb"])
+        for cell in cells
+        if cell["peak_mb"] and all(cell[name] == value for name, value in usual.items())
+    )
+    below = [places for places, _ in known if places <= asked.places]
+    above = [places for places, _ in known if places >= asked.places]
+    if not below or not above:
+        return None
+    around = [mb for places, mb in known if max(below) <= places <= min(above)]
+    return min(around), max(around)
+
+
+def shares(parts: Mapping[str, float]) -> list[tuple[str, int]]:
+    """Return the parts of a cost in whole per cent that add up to 100, the largest first."""
+    total = sum(parts.values())
+    if total <= 0:
+        return []
+    exact = {name: 100 * value / total for name, value in parts.items()}
+    found = {name: floor(value) for name, value in exact.items()}
+    for name in sorted(exact, key=lambda name: found[name] - exact[name])[
+        : 100 - sum(found.values())
+    ]:
+        found[name] += 1
+    return sorted(((n, v) for n, v in found.items() if v), key=lambda item: -item[1])
+
+
+def lines(model: Model, asked: Asked, cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the advice as text."""
+    found, without = advise(model, asked, cells)
+    out = [f"{asked}.", ""]
+    if found:
+        out += [*_rates(found, asked), "", *_held(found, model), "", *_reasons(found), ""]
+        out += [*_changes(model, asked), ""]
+    else:
+        out += ["No layout has an answer.", ""]
+    if without:
+        out.append("Without a rank:")
+        out += [f"  {layout:20}{reason}" for layout, reason in without.items()]
+        out.append("")
+    return "\n".join(out + _verdict(found, asked))
+
+
+def _rates(found: Sequence[Advice], asked: Asked) -> list[str]:
+    heads = ["", "layout", "together", "append", "read by one"][: 5 if asked.readers else 3]
+    if not asked.readers:
+        heads[2] = "append"
+    rows = []
+    for number, one in enumerate(found, 1):
+        figures = [one.together, one.append, one.read] if asked.readers else [one.append]
+        rows.append([f"{number}", one.layout, *(_rate(each) for each in figures if each)])
+    text = "Messages a second, appended one by one by one thread, read 1,000 a call"
+    if asked.readers:
+        text += "; together: written once and read by each reader, one after the other"
+    return [f"{text}:", *_columns(heads, rows), f"  {_LEGEND}"]
+
+
+def _held(found: Sequence[Advice], model: Model) -> list[str]:
+    heads = ["", "layout", "open", "after a kill", "files", "descriptors", "MB"]
+    rows = []
     for one in found:
-        parts = ", ".join(f"{name} {share:.0%}" for name, share in one.parts)
-        note = "" if one.tested else f", by one cell with {asked.durability}: not tested"
-        out.append(
-            f"  {one.layout:14}{one.rate:12,.0f}  ({one.low:,.0f} to {one.high:,.0f}; "
-            f"{one.marked}{note}; {parts})"
-        )
-    out += [f"  {layout:14}no answer: {reason}" for layout, reason in without.items()]
-    if len(found) > 1:
-        first, second = found[:2]
-        sure = first.low > second.high and first.tested and second.tested
-        out.append(
-            f"{first.layout}: {first.rate / second.rate:.1f} times {second.layout}."
-            if sure
-            else f"{first.layout}, but {second.layout} may be as fast: measure both with "
-            f"python -m bench compare {first.layout} {second.layout} --only append "
-            f"--topics {asked.topics} --partitions {asked.partitions} --body {asked.body} "
-            f"--durability {asked.durability}"
-        )
-    return "\n".join(out)
+        opened = [_seconds(one.openings[work]) for work in OPENINGS]
+        memory = "–" if one.memory is None else "{:,.0f} to {:,.0f}".format(*one.memory)
+        rows.append(["", one.layout, *opened, f"{one.files:,}", f"{one.descriptors:,}", memory])
+    return [
+        f"Seconds until the first of {stored_for(model):,} messages is read; by the format files, "
+        "and descriptors at most; peak MB of the appends that were measured around:",
+        *_columns(heads, rows),
+    ]
+
+
+def _reasons(found: Sequence[Advice]) -> list[str]:
+    out = ["Why, by the model:"]
+    for one in found:
+        for work, answer in (("append", one.append), ("read", one.read)):
+            if answer is None:
+                continue
+            parts = ", ".join(f"{_TERMS.get(n, n)} {v} %" for n, v in shares(answer.parts))
+            note = f" ({answer.note})" if answer.note else ""
+            out.append(f"  {one.layout:20}{work}: {parts or 'nothing fitted'}{note}")
+    return out
+
+
+def _changes(model: Model, asked: Asked) -> list[str]:
+    """Return the first three of neighbouring questions."""
+    one, readers = asked.question, asked.readers
+    other = "page_cache" if one.durability == "fsync" else "fsync"
+    more = min(10 * readers or 10, _MOST_READERS)
+    asks = {
+        f"with {other}": replace(asked, question=replace(one, durability=other)),
+        "without readers": replace(asked, readers=0),
+        f"{more:,} readers": replace(asked, readers=more),
+        f"bodies of {2 * one.body:,} B": replace(asked, question=replace(one, body=2 * one.body)),
+        f"{10 * one.places:,} partitions": replace(
+            asked, question=replace(one, partitions=10 * one.partitions)
+        ),
+    }
+    out = ["What changes that:"]
+    for text, changed in asks.items():
+        if changed == asked:
+            continue
+        found, without = advise(model, changed)
+        first = ", ".join(f"{each.layout} {_rate(each.together)}" for each in found[:3])
+        reason = next(iter(without.values()), "")
+        out.append(f"  {text + ':':26}{first or f'no answer ({reason})'}")
+    return out
+
+
+def _verdict(found: Sequence[Advice], asked: Asked) -> list[str]:
+    """Return which one is sure to be the best, and how to measure that."""
+    one = asked.question
+    names = " ".join(each.layout for each in found[:2]) or "tubestore lmdb"
+    works = (
+        "--only append --only read --only open" if asked.readers else "--only append --only open"
+    )
+    command = (
+        f"  python -m bench compare {names} {works} --topics {one.topics} "
+        f"--partitions {one.partitions} --body {one.body} --durability {one.durability}"
+    )
+    if len(found) < 2:
+        return ["Measure it on your machine:", command]
+    first, second = found[:2]
+    times = second.together.seconds / first.together.seconds
+    sure = first.together.most < second.together.least and first.tested and second.tested
+    text = (
+        f"{first.layout}: {times:.1f} times {second.layout}, beyond both ranges."
+        if sure
+        else f"{first.layout}, but {second.layout} may be as fast: their ranges meet, or are not "
+        "tested."
+    )
+    return [f"{text} On your machine:", command]
+
+
+def _rate(one: Answer) -> str:
+    """Return messages a second with their range, and how they are known."""
+    low, high = _digits(1 / one.most), _digits(1 / one.least)
+    return f"{_digits(one.rate)} {_MARKS[one.marked]} ({low} to {high})"
+
+
+def _seconds(one: Answer | str) -> str:
+    if isinstance(one, str):
+        return "–"
+    return (
+        f"{_digits(one.seconds)} {_MARKS[one.marked]} ({_digits(one.least)} to {_digits(one.most)})"
+    )
+
+
+def _digits(value: float) -> str:
+    """Return three digits."""
+    if value >= 1000:
+        size = 10 ** (len(str(int(value))) - 3)
+        return f"{round(value / size) * size:,}"
+    return f"{value:.3g}"
+
+
+def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    table = [list(heads), *map(list, rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(heads))]
+    return [
+        "  "
+        + "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]

@@ -1,57 +1,73 @@
 """The cost model: constants fitted to measured cells, tested on cells held back from the fit.
 
 A fit minimises relative errors, with no constant below zero. Each cell is predicted once by a fit
-without it. The largest error of the cells that lie between others is the uncertainty between
-measured cells; with the outermost ones it is that of an extrapolation. The only cell of a
-durability cannot be held back: answers for it count as extrapolated. Far outside of what was
-measured there is no answer.
+without it; the only cell of a durability cannot be. The largest error of the cells that lie between
+others is the uncertainty between measured cells. Beyond the most, or the fewest, of something that
+was measured, the error of those outermost cells counts, too. With too few cells for a fit there are
+bounds: whatever the constants are, a cost grows no more than the term that grows most, and no less
+than the one that grows least. Far outside of what was measured there is no answer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any, Literal
 
 import numpy as np
 
-from bench.report.costs import FORMATS, Question, terms
+from bench.report.costs import MESSAGES, OPENINGS, Question
+from bench.report.formats import FORMATS, terms
+from bench.workloads.sizes import Size
 
 Marked = Literal["measured", "between measured cells", "extrapolated"]
-WORKS = ("append", "batch", "read", "scan")
+WORKS = (*MESSAGES, *OPENINGS)
 #: So far beyond the most partitions that were measured there are answers.
 BEYOND_PLACES = 10
 BEYOND_BODY = 2
 #: A fit has at least so many cells.
 FEWEST_CELLS = 4
+#: A range wider than so many times is no answer.
+WIDEST = 16.0
 MOST_PLACES = 1_000_000
+_AXES = ("places", "topics", "body")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A measured cell: a question and its seconds a message."""
+    """A measured cell: a question and its seconds a message, or an opening, with their range."""
 
     asked: Question
     seconds: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Seconds a message; within `factor` of it, both ways; what it is made of; how it is known."""
+    """Seconds a message, or an opening; between `least` and `most`; how that is known."""
 
     seconds: float
-    factor: float
+    least: float
+    most: float
+    #: What it is made of, by the model; empty if nothing was fitted.
     parts: Mapping[str, float]
     marked: Marked
-    #: False if no cell of this durability could be held back.
-    tested: bool = True
+    #: What the range does not rest on, for people.
+    note: str = ""
 
     @property
     def rate(self) -> float:
         """Messages a second."""
         return 1 / self.seconds
+
+    @property
+    def factor(self) -> float:
+        """Return how far the range goes, as a factor."""
+        return max(self.most / self.seconds, self.seconds / self.least)
 
 
 class Outside(Exception):
@@ -76,6 +92,25 @@ def nonnegative(rows: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.
                 best, least = np.zeros(width), error
                 best[list(columns)] = solved
     return best
+
+
+def _beyond(known: Sequence[Question], work: str, asked: Question) -> None:
+    """Raise Outside far from what was measured."""
+    sizes = [one.body for one in known]
+    if not min(sizes) / BEYOND_BODY <= asked.body <= max(sizes) * BEYOND_BODY:
+        raise Outside(f"bodies of {asked.body:,} B are far from those of {work} cells")
+    if not any(one.durability == asked.durability for one in known):
+        raise Outside(f"no {work} cell has the durability {asked.durability}")
+    for name, text in (("places", "partitions"), ("topics", "topics")):
+        most, wanted = max(getattr(one, name) for one in known), getattr(asked, name)
+        if wanted > most * BEYOND_PLACES:
+            raise Outside(f"{wanted:,} {text} are far above the {most:,} measured")
+
+
+def _measured(points: Sequence[Point], work: str, asked: Question) -> Point | None:
+    """Return the cell of a question; only an opening depends on how many messages there are."""
+    kept = {} if work in OPENINGS else {"messages": 0}
+    return next((p for p in points if replace(p.asked, **kept) == replace(asked, **kept)), None)
 
 
 @dataclass(frozen=True)
@@ -111,43 +146,89 @@ class Fit:
         ]
         return _largest(ratios) if ratios else self.factor
 
+    def parts(self, asked: Question) -> dict[str, float]:
+        """Return the seconds of each term: computed, whatever was measured."""
+        counts = terms(self.layout, self.work, asked)
+        return {name: self.constants.get(name, 0.0) * count for name, count in counts.items()}
+
+    def computed(self, asked: Question) -> float:
+        """Return the seconds of a message, or of an opening, however far from what was measured."""
+        return max(sum(self.parts(asked).values()), 1e-12)
+
     def answer(self, asked: Question) -> Answer:
         """Return what a message costs; Outside far from what was measured."""
-        marked = self._marked(asked)
-        counts = terms(self.layout, self.work, asked)
-        parts = {name: self.constants[name] * count for name, count in counts.items()}
-        if marked == "measured":
-            (point, *_) = [point for point in self.points if _same(point.asked, asked)]
-            return Answer(point.seconds, 1.0, parts, marked)
-        factor = self.factor if marked == "extrapolated" else self.inner_factor
-        alike = [one for one in self.points if one.asked.durability == asked.durability]
-        return Answer(sum(parts.values()), factor, parts, marked, tested=len(alike) > 1)
-
-    def _marked(self, asked: Question) -> Marked:
-        if any(_same(point.asked, asked) for point in self.points):
-            return "measured"
-        known = [point.asked for point in self.points]
-        sizes = [one.body for one in known]
-        if not min(sizes) / BEYOND_BODY <= asked.body <= max(sizes) * BEYOND_BODY:
-            raise Outside(f"bodies of {asked.body:,} B are far from those of {self.work} cells")
-        alike = [one for one in known if one.durability == asked.durability]
-        if not alike:
-            raise Outside(f"no {self.work} cell has the durability {asked.durability}")
-        most = max(one.places for one in known)
-        if asked.places > most * BEYOND_PLACES:
-            raise Outside(f"{asked.places:,} partitions are far above the {most:,} measured")
-        most = max(one.topics for one in known)
-        if asked.topics > most * BEYOND_PLACES:
-            raise Outside(f"{asked.topics:,} topics are far above the {most:,} measured")
+        parts = self.parts(asked)
+        point = _measured(self.points, self.work, asked)
+        if point is not None:
+            return Answer(point.seconds, point.least, point.most, parts, "measured")
+        _beyond([one.asked for one in self.points], self.work, asked)
+        alike = [one.asked for one in self.points if one.asked.durability == asked.durability]
         inside = len(alike) > 1 and _between(asked, alike)
-        return "between measured cells" if inside else "extrapolated"
+        marked: Marked = "between measured cells" if inside else "extrapolated"
+        seconds, factor = self.computed(asked), self.factor_at(asked)
+        least, most = self._growth(asked)
+        seconds, factor = seconds * sqrt(least * most), factor * sqrt(most / least)
+        if factor * factor > WIDEST:
+            raise Outside(f"a range of {factor * factor:.0f} times: too uncertain")
+        note = "" if len(alike) > 1 else f"by one cell with {asked.durability}: not tested"
+        return Answer(seconds, seconds / factor, seconds * factor, parts, marked, note)
+
+    def factor_at(self, asked: Question) -> float:
+        """Return the uncertainty of a question: the errors of the cells that it rests on."""
+        factor = self.inner_factor
+        outermost = [self._outermost(name, asked) for name in _AXES]
+        for point, ratio in zip(self.points, self.held_back, strict=True):
+            if ratio is None:
+                continue
+            own = point.asked
+            counts = own.durability == asked.durability != "page_cache" or any(
+                edge is not None and getattr(own, name) == edge
+                for name, edge in zip(_AXES, outermost, strict=True)
+            )
+            if counts:
+                factor = max(factor, _largest([ratio]))
+        return factor
+
+    def _growth(self, asked: Question) -> tuple[float, float]:
+        """Return how little and how much a cost may grow by terms that all cells have alike."""
+        known = terms(self.layout, self.work, self.points[0].asked)
+        wanted = terms(self.layout, self.work, asked)
+        names = _alike(self.layout, self.work, self.points)
+        grown = [1.0, *(wanted.get(name, 0.0) / known[name] for name in names)]
+        return min(grown), max(grown)
+
+    def _outermost(self, name: str, asked: Question) -> int | None:
+        """Return the most, or the fewest, that was measured if a question goes beyond it."""
+        known = [getattr(point.asked, name) for point in self.points]
+        wanted = getattr(asked, name)
+        if wanted > max(known):
+            return int(max(known))
+        return int(min(known)) if wanted < min(known) else None
 
 
-def _same(one: Question, other: Question) -> bool:
-    def cell(asked: Question) -> tuple[object, ...]:
-        return asked.topics, asked.partitions, asked.body, asked.durability
-
-    return cell(one) == cell(other)
+def bounded(layout: str, work: str, points: Sequence[Point], asked: Question) -> Answer:
+    """Return what few cells say, without constants: between the least and the most growth."""
+    point = _measured(points, work, asked)
+    if point is not None:
+        return Answer(point.seconds, point.least, point.most, {}, "measured")
+    count = f"{len(points)} {work} cell{'s are' if len(points) != 1 else ' is'} too few for a fit"
+    if not points:
+        raise Outside(f"{count} ({FEWEST_CELLS})")
+    _beyond([one.asked for one in points], work, asked)
+    least, most = 0.0, float("inf")
+    for one in points:
+        if one.asked.durability != asked.durability:
+            continue
+        wanted = asked if work in OPENINGS else replace(asked, messages=one.asked.messages)
+        known, asks = terms(layout, work, one.asked), terms(layout, work, wanted)
+        grown = [asks[name] / value for name, value in known.items() if name in asks and value]
+        least = max(least, one.least * min(grown))
+        most = min(most, one.most * max(grown))
+    least, most = min(least, most), max(least, most)
+    if most > least * WIDEST:
+        raise Outside(f"{count} ({FEWEST_CELLS}), and far from this one")
+    note = f"bounds from {len(points)} cell{'s' if len(points) != 1 else ''}, nothing fitted"
+    return Answer(sqrt(least * most), least, most, {}, "extrapolated", note)
 
 
 def fit(layout: str, work: str, points: Sequence[Point]) -> Fit | None:
@@ -163,8 +244,8 @@ def fit(layout: str, work: str, points: Sequence[Point]) -> Fit | None:
         if not alike:
             held_back.append(None)
             continue
-        predicted = _seconds(layout, work, _constants(layout, work, rest), point.asked)
-        held_back.append(max(predicted, 1e-12) / point.seconds)
+        without = Fit(layout, work, rest, _constants(layout, work, rest), (), ())
+        held_back.append(without.computed(point.asked) / point.seconds)
     return Fit(layout, work, points, _constants(layout, work, points), held_back, inner)
 
 
@@ -176,7 +257,7 @@ def _between(asked: Question, others: Sequence[Question]) -> bool:
         min(getattr(one, name) for one in others)
         <= getattr(asked, name)
         <= max(getattr(one, name) for one in others)
-        for name in ("places", "topics", "body")
+        for name in _AXES
     )
 
 
@@ -184,9 +265,16 @@ def _largest(ratios: Iterable[float]) -> float:
     return exp(max((abs(log(ratio)) for ratio in ratios), default=log(2)))
 
 
+def _alike(layout: str, work: str, points: Sequence[Point]) -> frozenset[str]:
+    """Return the terms that every cell has as often: a fit cannot separate them from messages."""
+    counts = [terms(layout, work, point.asked) for point in points]
+    names = {name for one in counts for name in one} - {"message", "opening"}
+    return frozenset(name for name in names if len({one.get(name, 0.0) for one in counts}) == 1)
+
+
 def _constants(layout: str, work: str, points: Sequence[Point]) -> dict[str, float]:
     counts = [terms(layout, work, point.asked) for point in points]
-    names = sorted({name for one in counts for name in one})
+    names = sorted({name for one in counts for name in one} - _alike(layout, work, points))
     rows = np.array([[one.get(name, 0.0) for name in names] for one in counts])
     rows /= np.array([point.seconds for point in points])[:, None]
     scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1.0)
@@ -195,59 +283,68 @@ def _constants(layout: str, work: str, points: Sequence[Point]) -> dict[str, flo
     return {name: known.get(name, 0.0) for name in (*names, "sync")}
 
 
-def _seconds(layout: str, work: str, constants: Mapping[str, float], asked: Question) -> float:
-    return sum(
-        constants.get(name, 0.0) * count for name, count in terms(layout, work, asked).items()
-    )
-
-
 class Model:
-    """The fits of all layouts that have a format here and enough cells."""
+    """The fits of all layouts that have a format here, and the cells of those with too few."""
 
     def __init__(self, cells: Iterable[Mapping[str, Any]]) -> None:
-        points: dict[tuple[str, str], list[Point]] = {}
-        for cell in cells:
+        self.points: dict[tuple[str, str], list[Point]] = {}
+        usable = [cell for cell in cells if _is_usable(cell)]
+        #: Of what nothing is synced, a file system is compared with itself only.
+        systems = Counter(one["file_system"] for one in usable if one["durability"] != "fsync")
+        usual = systems.most_common(1)[0][0] if systems else None
+        for cell in usable:
+            if cell["durability"] != "fsync" and cell["file_system"] != usual:
+                continue
             key = cell["layout"], cell["work"]
-            if key[0] not in FORMATS or key[1] not in WORKS or not cell["rate_median"]:
-                continue
-            if (
-                cell["body"] == "mix"
-                or cell["skew"] != "even"
-                or cell["threads"] != 1
-                or cell.get("disk")
-            ):
-                continue
-            asked = Question(
-                cell["topics"], cell["partitions"], int(cell["body"]), cell["durability"],
-                cell["batch"], cell["messages" if key[1] in ("append", "batch") else "stored"],
-            )  # fmt: skip
-            points.setdefault(key, []).append(Point(asked, 1 / cell["rate_median"]))
-        fits = {key: fit(*key, found) for key, found in points.items()}
+            self.points.setdefault(key, []).append(_point(cell))
+        fits = {key: fit(*key, found) for key, found in self.points.items()}
         self.fits = {key: found for key, found in fits.items() if found is not None}
-        self.few = {key: len(points[key]) for key, found in fits.items() if found is None}
+        self.few = {key: len(self.points[key]) for key, found in fits.items() if found is None}
 
     def answer(self, layout: str, work: str, asked: Question) -> Answer:
-        """Return what a message costs in a layout; Outside if that is not known."""
+        """Return what a message, or an opening, costs in a layout; Outside if it is not known."""
         found = self.fits.get((layout, work))
         if found is None:
-            few = self.few.get((layout, work), 0)
-            raise Outside(f"{few} {work} cells are too few for a fit ({FEWEST_CELLS})")
+            return bounded(layout, work, self.points.get((layout, work), ()), asked)
         return found.answer(asked)
 
     def curves(self, work: str) -> dict[str, list[tuple[float, float]]]:
-        """Return computed 1,000 messages/s against partitions, 1 to a million, by layout."""
+        """Return computed 1,000 messages/s against partitions, 1 to a million, by layout.
+
+        Of openings: milliseconds. Beyond ten times what was measured there is a curve and no
+        answer: it shows where a format leads, not what a machine does.
+        """
         found: dict[str, list[tuple[float, float]]] = {}
-        for layout, kind in self.fits:
+        for (layout, kind), one in self.fits.items():
             if kind != work:
                 continue
-            body = self.fits[layout, work].usual_body
             for places in np.unique(np.geomspace(1, MOST_PLACES, 25).astype(int)).tolist():
                 width = 10 if places >= 10 else 1
-                asked = Question(max(1, places // width), width, body)
-                try:
-                    answer = self.fits[layout, work].answer(asked)
-                except Outside:
-                    continue
-                seconds = sum(answer.parts.values())
-                found.setdefault(layout, []).append((float(places), 1e-3 / seconds))
+                asked = Question(max(1, places // width), width, one.usual_body)
+                seconds = one.computed(asked)
+                shown = 1e3 * seconds if work in OPENINGS else 1e-3 / seconds
+                found.setdefault(layout, []).append((float(places), shown))
         return found
+
+
+#: What makes a cell another one than the model has terms for, if it is not as usual.
+_TERMS = frozenset({"topics", "partitions", "body", "durability", "batch", "messages"})
+
+
+def _is_usable(cell: Mapping[str, Any]) -> bool:
+    if cell["layout"] not in FORMATS or cell["work"] not in WORKS or not cell["rate_median"]:
+        return False
+    if cell["body"] == "mix" or cell["durability"] == "memory":  # no term has that
+        return False
+    usual = Size().as_dict()
+    return all(cell.get(name, usual[name]) == usual[name] for name in usual.keys() - _TERMS)
+
+
+def _point(cell: Mapping[str, Any]) -> Point:
+    writes = cell["work"] in ("append", "batch")
+    asked = Question(
+        cell["topics"], cell["partitions"], int(cell["body"]), cell["durability"],
+        cell["batch"], cell["messages" if writes else "stored"],
+    )  # fmt: skip
+    seconds, least, most = (1 / cell[f"rate_{name}"] for name in ("median", "max", "min"))
+    return Point(asked, seconds, least, most)

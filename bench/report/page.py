@@ -13,13 +13,16 @@ from bench.comparison import size_of, table
 from bench.layouts.capabilities import Unavailable
 from bench.measure.laboratory import read
 from bench.report.figures import Panel, Series, bars, lines
+from bench.workloads.sizes import Size
 from bench.workloads.works import BY_NAME
 
 Cell = dict[str, Any]
+#: Sizes that a figure leaves as they usually are.
 _USUAL = {
-    "body": "1024", "skew": "even", "threads": 1, "durability": "page_cache", "batch": 1000,
-    "disk": False,
-}  # fmt: skip
+    name: str(value)
+    for name, value in Size().as_dict().items()
+    if name not in ("topics", "partitions", "messages")
+}
 _PLACES = "partitions (topics × partitions)"
 #: The first figure: throughput above, p99 below.
 _FIRST = (
@@ -40,7 +43,6 @@ _COLUMNS: tuple[tuple[str, str, float], ...] = (
     ("files", "files", 1),
     ("MB on disk", "disk_bytes", 1e-6),
     ("written/taken", "amplification", 1),
-    ("MB read from the device", "device_read_bytes", 1e-6),
     ("system calls", "calls_each", 1),
     ("rounds", "rounds", 1),
 )
@@ -120,7 +122,7 @@ def by_partitions(
 
 
 def _is_usual(cell: Cell) -> bool:
-    return all(cell[name] == value for name, value in _USUAL.items())
+    return all(str(cell.get(name, value)) == value for name, value in _USUAL.items())
 
 
 def figures(report: Report, curves: Curves | None = None) -> list[tuple[str, str]]:
@@ -196,8 +198,8 @@ def works_of(report: Report) -> list[tuple[str, str, list[Cell]]]:
 def label(cell: Cell) -> str:
     """Return the sizes of a cell for people."""
     body = cell["body"]
-    names = ("topics", "partitions", "skew", "threads", "durability", "batch", "disk")
-    sizes = {name: cell[name] for name in names}
+    names = Size().as_dict().keys() - {"messages", "body"}
+    sizes = {name: cell[name] for name in names if name in cell}
     return size_of({**sizes, "body": body if body == "mix" else int(body)}).label
 
 

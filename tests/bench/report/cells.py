@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from bench.report.costs import Question, terms
+from bench.report.costs import Question
+from bench.report.formats import terms
 from bench.workloads.works import PLACES
 
 CONSTANTS = {

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from bench.comparison import table
-from bench.report.advice import advise, lines
-from bench.report.costs import FORMATS, Question, terms
-from bench.report.model import Model, Outside, nonnegative
+from bench.report.costs import Question
+from bench.report.model import FEWEST_CELLS, WIDEST, Model, Outside, nonnegative
 from tests.bench.report.cells import CONSTANTS, rows, seconds_of
 
 
@@ -70,7 +69,6 @@ def test_each_answer_is_marked_by_how_it_is_known(exact: Model) -> None:
         return exact.answer("tubestore", "append", question).marked
 
     assert marked() == "measured"
-    assert exact.answer("tubestore", "append", Question(1, 10, 1024)).factor == 1
     assert marked(topics=10, partitions=1) == "between measured cells", "another shape"
     assert marked(topics=50) == "between measured cells"
     assert marked(body=4000) == "between measured cells"
@@ -91,8 +89,99 @@ def test_each_answer_is_marked_by_how_it_is_known(exact: Model) -> None:
 def test_far_outside_there_is_no_answer(exact: Model, asked: Question, reason: str) -> None:
     with pytest.raises(Outside, match=reason):
         exact.answer("tubestore", "append", asked)
-    with pytest.raises(Outside, match="0 append cells are too few"):
+    with pytest.raises(Outside, match=r"0 append cells are too few for a fit \(4\)"):
         exact.answer("rocketcompat", "append", asked)
+
+
+def test_a_measured_answer_has_the_range_of_its_rounds(exact: Model) -> None:
+    asked = Question(1, 10, 1024)
+    answer = exact.answer("lmdb", "append", asked)
+    truth = seconds_of("lmdb", "append", Question(1, 10, 1024, messages=200_000))
+    assert answer.seconds == pytest.approx(truth)
+    assert (answer.least, answer.most) == pytest.approx((truth / 1.1, truth * 1.1))
+
+
+def _cells(work: str, layout: str, *costs: tuple[Question, float]) -> list[dict[str, object]]:
+    """Return cells as a report has them: a question and its seconds."""
+    return [
+        {
+            "work": work, "layout": layout, "topics": asked.topics, "partitions": asked.partitions,
+            "body": str(asked.body), "durability": asked.durability, "batch": asked.batch,
+            "skew": "even", "threads": 1, "file_system": "tmpfs", "messages": asked.messages,
+            "stored": asked.messages, "rate_median": 1 / cost, "rate_min": 1 / cost,
+            "rate_max": 1 / cost,
+        }
+        for asked, cost in costs
+    ]  # fmt: skip
+
+
+def test_openings_are_fitted_to_partitions_and_bytes() -> None:
+    def cost(topics: int, work: str) -> float:
+        read = 9e-10 * 1034 * 400_000 if work == "recover" else 0
+        return 0.02 + 40e-6 * 10 * topics + read
+
+    asks = [Question(topics, 10, 1024, messages=400_000) for topics in (1, 10, 100, 1000)]
+    for work in ("open", "recover"):
+        costs = [(asked, cost(asked.topics, work)) for asked in asks]
+        model = Model(_cells(work, "kafka-format", *costs))
+        answer = model.answer("kafka-format", work, Question(500, 10, 1024, messages=400_000))
+        assert answer.marked == "between measured cells"
+        assert answer.seconds == pytest.approx(cost(500, work), rel=0.05)
+        points = model.curves(work)["kafka-format"]
+        assert points[-1] == (1_000_000, pytest.approx(1e3 * cost(100_000, work), rel=0.05))
+        fewer = model.answer("kafka-format", work, Question(1000, 10, 1024, messages=200_000))
+        assert fewer.marked == "between measured cells", "another number of messages"
+
+
+def test_few_cells_bound_an_answer_without_a_fit() -> None:
+    asked = Question(1000, 10, 1024, messages=400_000)
+    model = Model(_cells("open", "kafka-format", (asked, 1.0)))
+    assert not model.fits
+    assert model.answer("kafka-format", "open", asked).marked == "measured"
+    for topics in (200, 5000):
+        other = Question(topics, 10, 1024, messages=400_000)
+        answer = model.answer("kafka-format", "open", other)
+        assert answer.marked == "extrapolated"
+        assert answer.note == "bounds from 1 cell, nothing fitted"
+        times = topics / 1000
+        assert answer.least == pytest.approx(min(1, times))
+        assert answer.most == pytest.approx(max(1, times))
+        assert answer.least < answer.seconds < answer.most
+    with pytest.raises(Outside, match="1 open cell is too few for a fit"):
+        model.answer("kafka-format", "open", Question(1, 10, 1024, messages=400_000))
+    with pytest.raises(Outside, match="100,010 partitions are far above the 10,000 measured"):
+        model.answer("kafka-format", "open", Question(10_001, 10, 1024, messages=400_000))
+
+
+def test_what_all_cells_have_alike_widens_the_range_of_other_bodies(exact: Model) -> None:
+    one, other = (exact.answer("lmdb", "read", Question(50, 10, body)) for body in (1024, 512))
+    assert "byte" not in exact.fits["lmdb", "read"].constants, "one size of bodies: part of the message"
+    assert other.factor > one.factor * 1.2
+    for body in (1024, 512):
+        answer = exact.answer("lmdb", "read", Question(50, 10, body))
+        truth = seconds_of("lmdb", "read", Question(50, 10, body))
+        assert answer.least <= truth <= answer.most
+
+
+def test_a_range_that_is_too_wide_is_no_answer() -> None:
+    asks = [Question(topics, 1, 1024, messages=1_000_000) for topics in (1, 10, 100, 1000)]
+    costs = [(asked, (1e-6, 9e-6, 1e-6, 9e-6)[at]) for at, asked in enumerate(asks)]
+    model = Model(_cells("append", "lmdb", *costs))
+    assert model.fits["lmdb", "append"].inner_factor ** 2 > WIDEST
+    with pytest.raises(Outside, match="too uncertain"):
+        model.answer("lmdb", "append", Question(50, 1, 1024))
+
+
+def test_cells_that_no_term_describes_are_not_fitted() -> None:
+    asks = [Question(topics, 1, 1024) for topics in range(1, FEWEST_CELLS + 1)]
+    cells = _cells("append", "lmdb", *[(asked, 1e-6) for asked in asks])
+    assert ("lmdb", "append") in Model(cells).fits
+    for name, value in (
+        ("threads", 4), ("skew", "zipf"), ("durability", "memory"), ("body", "mix"),
+        ("file_system", "ext4"),
+    ):  # fmt: skip
+        changed = [*cells[:-1], cells[-1] | {name: value}]
+        assert Model(changed).few == {("lmdb", "append"): FEWEST_CELLS - 1}, name
 
 
 def test_curves_end_at_a_million_partitions(exact: Model) -> None:
@@ -102,43 +191,6 @@ def test_curves_end_at_a_million_partitions(exact: Model) -> None:
         assert points[0][0] == 1
         assert points[-1][0] == 1_000_000
         assert points[-1][1] < points[0][1]
-
-
-@pytest.mark.parametrize("layout", list(FORMATS))
-def test_a_batch_over_more_topics_needs_no_fewer_terms(layout: str) -> None:
-    few, many = (terms(layout, "batch", Question(topics, 10, 1024)) for topics in (1, 1000))
-    assert all(many[name] >= few[name] for name in few)
-    assert terms(layout, "append", Question(1, 1, 100))["byte"] > 100
-
-
-def test_advice_orders_layouts_by_what_they_cost(exact: Model) -> None:
-    asked = Question(50, 10, 1024)
-    found, without = advise(exact, asked, readers=2)
-    assert list(without) == ["rocketcompat"]
-    assert [one.layout for one in found] == sorted(
-        CONSTANTS,
-        key=lambda name: seconds_of(name, "append", asked) + 2 * seconds_of(name, "read", asked),
-    )
-    for one in found:
-        truth = 1 / (
-            seconds_of(one.layout, "append", asked)
-            + 2 * seconds_of(one.layout, "read", Question(50, 10, 1024))
-        )
-        assert one.low <= one.rate <= one.high
-        assert one.rate == pytest.approx(truth, rel=0.2)
-        assert one.marked == "between measured cells"
-    assert advise(exact, asked, readers=0)[0][0].rate > found[0].rate
-
-
-def test_advice_for_a_durability_with_one_cell_is_not_called_sure(exact: Model) -> None:
-    asked = Question(50, 10, 1024, "fsync")
-    found, without = advise(exact, asked, readers=0)
-    assert [one.tested for one in found] == [False] * 3
-    text = lines(found, without, asked, 0)
-    assert text.count("by one cell with fsync: not tested") == 3
-    assert "measure both with python -m bench compare" in text
-    sure = lines(*advise(exact, Question(50, 10, 1024), readers=2), Question(50, 10, 1024), 2)
-    assert "not tested" not in sure
 
 
 def test_damaged_results_are_no_traceback(
