@@ -155,7 +155,7 @@ def test_few_cells_bound_an_answer_without_a_fit() -> None:
 
 def test_what_all_cells_have_alike_widens_the_range_of_other_bodies(exact: Model) -> None:
     one, other = (exact.answer("lmdb", "read", Question(50, 10, body)) for body in (1024, 512))
-    assert "byte" not in exact.fits["lmdb", "read"].constants, "one size of bodies: part of the message"
+    assert "byte" not in exact.fits["lmdb", "read"].constants, "one size of bodies"
     assert other.factor > one.factor * 1.2
     for body in (1024, 512):
         answer = exact.answer("lmdb", "read", Question(50, 10, body))
