@@ -15,7 +15,7 @@ from math import log2
 STEADY = 1_000_000
 #: Messages that a call of `read` asks for.
 READ_LIMIT = 1000
-#: Kinds of work whose answer is seconds a message, and those whose answer is seconds an opening.
+#: Kinds of work with an answer in seconds a message, and those with one in seconds an opening.
 MESSAGES = ("append", "batch", "read", "scan")
 OPENINGS = ("open", "recover")
 

@@ -1,7 +1,7 @@
 """What each layout must do with files, derived from its format.
 
 A message's bytes, system calls and places are those of steady work, the making of files apart:
-`files` counts these. What was counted in a run (`--calls`, bytes on the disk, files) stands beside
+`files` counts these. What was counted in a run (`--calls`, bytes on the disk, files) is beside
 it in the report, and a test compares both in the recorded run.
 """
 

@@ -207,7 +207,7 @@ class Fit:
 
 
 def bounded(layout: str, work: str, points: Sequence[Point], asked: Question) -> Answer:
-    """Return what few cells say, without constants: between the least and the most growth."""
+    """Return the answer of few cells, without constants: between the least and the most growth."""
     point = _measured(points, work, asked)
     if point is not None:
         return Answer(point.seconds, point.least, point.most, {}, "measured")
