@@ -16,7 +16,8 @@ import os
 import threading
 
 from rocketcompat.formats import HOLDER_FILE, LOCK_CONTENT, LOCK_FILE, OWN_DIRECTORY
-from tubestore.core.vfs import OsVfs, Vfs, VfsLock, take_lock
+from tubestore.core.vfs import OsVfs, Vfs
+from tubestore.disks.writer_lock import WriterLock, take_writer_lock
 from tubestore.errors import StoreLocked
 
 _registry_lock = threading.Lock()
@@ -44,18 +45,19 @@ class StoreLock:
                     raise StoreLocked(root, "this process")
                 _registry.add(self._entry)
         try:
-            self._lock = _locked(vfs, root)
+            #: With its generation, by which jobs are published.
+            self.writer = _locked(vfs, root)
         except BaseException:
             self._forget()
             raise
 
     def is_current(self) -> bool:
         """True while the lock keeps other writers out: its file was not removed or replaced."""
-        return self._lock.is_current()
+        return self.writer.is_current()
 
     def release(self) -> None:
         """Release it; harmless when repeated, and in a fork of the process that took it."""
-        self._lock.release()
+        self.writer.release()
         self._forget()
 
     def _forget(self) -> None:
@@ -65,7 +67,7 @@ class StoreLock:
                 _registry.discard(self._entry)
 
 
-def _locked(vfs: Vfs, root: str) -> VfsLock:
+def _locked(vfs: Vfs, root: str) -> WriterLock:
     path = os.path.join(root, LOCK_FILE)
     is_new = not vfs.exists(path)
     # Before locking: closing the file afterwards would drop the lock.
@@ -77,5 +79,6 @@ def _locked(vfs: Vfs, root: str) -> VfsLock:
     finally:
         file.close()
     # Beside the lock, since the lock's content is the broker's.
-    note = os.path.join(root, OWN_DIRECTORY, HOLDER_FILE)
-    return take_lock(vfs, path, kind="lockf", root=root, note=note)
+    own = os.path.join(root, OWN_DIRECTORY)
+    note = os.path.join(own, HOLDER_FILE)
+    return take_writer_lock(vfs, path, kind="lockf", root=root, own=own, note=note)

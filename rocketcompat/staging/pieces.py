@@ -25,6 +25,7 @@ import xxhash
 from rocketcompat.formats import offset_name
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import InvalidMessage
 from tubestore.staging.behind import WINDOW_BYTES, is_free
 from tubestore.staging.commit_records import JobRecords
@@ -163,8 +164,8 @@ class LogRecord:
 class LogRecords(JobRecords[LogRecord]):
     """The records of a log's jobs."""
 
-    def __init__(self, vfs: Vfs, root: str) -> None:
-        super().__init__(vfs, root, LogRecord.from_json)
+    def __init__(self, vfs: Vfs, root: str, writer: WriterLock | None = None) -> None:
+        super().__init__(vfs, root, LogRecord.from_json, writer=writer)
 
     def hidden_from(self, finished: int) -> int | None:
         """Return where the part that a reader must not show begins; None if it shows all.

@@ -46,6 +46,7 @@ from rocketcompat.staging.tails import tails_of
 from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import StoreFailed
 from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
 from tubestore.staging.placing import place_all
@@ -76,10 +77,16 @@ class BulkLoads:
     """Publishes into one log; thread-safe. The head of this file has the guarantees."""
 
     def __init__(
-        self, log: CommitLog, appended: Appended, root: str, vfs: Vfs, clock: Clock
+        self,
+        log: CommitLog,
+        appended: Appended,
+        root: str,
+        vfs: Vfs,
+        clock: Clock,
+        writer: WriterLock | None = None,
     ) -> None:
         self._log, self._appended, self._vfs, self._clock = log, appended, vfs, clock
-        self._publisher = Publisher(vfs, clock, LogRecords(vfs, root), threading.Lock())
+        self._publisher = Publisher(vfs, clock, LogRecords(vfs, root, writer), threading.Lock())
 
     def publish(
         self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]],
@@ -104,6 +111,7 @@ class BulkLoads:
             self._clock,
             threads,
             dispatch,
+            self._publisher.records.check_writer,
         )
         record, new = self._publisher.publish(job)
         if record is None:
@@ -132,6 +140,8 @@ class _LogJob:
     threads: int | None
     #: Hands over to the followers what is in the log.
     dispatch: Callable[[], object]
+    #: Raises Overtaken if another process has opened the root for writing since.
+    check_writer: Callable[[], None]
     layout: Layout = field(default_factory=lambda: Layout([], {}))
     tails: ReadyBatches | None = None
 
@@ -159,6 +169,7 @@ class _LogJob:
             start = -(-start // file_size) * file_size
         self.layout = lay_out(vfs, staging, pieces, start, file_size, log.next_queue_offset)
         if pieces and start > log.end:
+            self.check_writer()
             log.seal()
         parts = self.layout.parts if pieces else []
 

@@ -16,18 +16,19 @@ from rocketcompat.staging.pieces import LogRecord, LogRecords, places_of
 from tubestore.core.paths import join
 from tubestore.core.trees import move_file
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import NotAStore
 from tubestore.staging.behind import put_behind
 from tubestore.staging.job_files import staging_directory
 from tubestore.staging.roll_forward import finish_pending
 
 
-def recover_job(vfs: Vfs, root: str) -> LogRecord | None:
+def recover_job(vfs: Vfs, root: str, writer: WriterLock | None = None) -> LogRecord | None:
     """Finish a job that is recorded and not finished; returns it. For a store that is locked.
 
     NotAStore if another process has written where it belongs.
     """
-    return finish_pending(vfs, LogRecords(vfs, root), roll_forward)
+    return finish_pending(vfs, LogRecords(vfs, root, writer), roll_forward)
 
 
 def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:

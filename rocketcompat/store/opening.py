@@ -215,7 +215,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
             begin_log(parts, parts.follows.begin)
         MirrorFile(vfs, parts.root).write(parts.follows.master)
     known, clean_exit = _begin(parts, marks, quarantine)
-    job = recover_job(vfs, parts.root)
+    job = recover_job(vfs, parts.root, lock.writer)
     if job is not None:
         _log.info("%s: job %r is published now", parts.root, job.job_id)
     lost = lost_end(parts, known)
@@ -261,7 +261,7 @@ def _recovered(parts: Parts, lock: StoreLock) -> Opened:
     cleaner = CleanService(
         log, followers, dispatcher, flusher.persist, clock, vfs.modified_ms, queue_directory
     )
-    loads = BulkLoads(log, parts.appended, parts.root, vfs, clock)
+    loads = BulkLoads(log, parts.appended, parts.root, vfs, clock, lock.writer)
     return Opened(parts, lock, recovered, dispatcher, puts, loads, flusher, cleaner, schedule)
 
 

@@ -1,9 +1,9 @@
-"""Which calls to a disk something makes, to have each of them fail."""
+"""Which calls to a disk something makes, to have each of them fail, or another process at work."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,3 +48,39 @@ def failing_after_the_record(inner: MemoryVfs, faulty: FaultyVfs, call: str) -> 
     finally:
         faulty.heal()
         inner.link = link  # type: ignore[method-assign]
+
+
+class _NoLock:
+    def is_current(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class UnlockedVfs(MemoryVfs):
+    """Gives its locks to all, as a network file system does that keeps them for each machine."""
+
+    def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> Any:
+        return _NoLock()
+
+
+class StoppedVfs(FaultyVfs):
+    """The file system of a process that is stopped before one of its calls, while another works."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._left, self._other = -1, lambda: None
+        #: Before which call it was stopped.
+        self.stopped = ""
+
+    def stop(self, calls: int, other: Callable[[], None]) -> None:
+        """Have `other` work after so many calls from now on."""
+        self._left, self._other = calls, other
+
+    def _pass(self, call: str, path: str) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            self.stopped = f"{call} {path}"
+            self._other()
+        return super()._pass(call, path)

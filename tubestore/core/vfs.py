@@ -16,7 +16,6 @@ from typing import Protocol, runtime_checkable
 
 from tubestore.core.layout import Buffer
 from tubestore.core.local_files import OsVfs
-from tubestore.errors import StoreLocked
 
 #: Why a store that is open for writing stops to write.
 LOST_LOCK = "the lock file or its directory was replaced: another process may write here"
@@ -30,7 +29,6 @@ __all__ = [
     "VfsLock",
     "VfsMap",
     "VfsWatch",
-    "take_lock",
 ]
 
 
@@ -224,12 +222,3 @@ class Vfs(Protocol):
 
     def boot_id(self) -> str:
         """Identify this boot of the machine: the page cache lives as long as it (D2)."""
-
-
-def take_lock(vfs: Vfs, path: str, *, kind: str, root: str, note: str) -> VfsLock:
-    """Take the lock of the one writer of a root; StoreLocked, which names the holder."""
-    try:
-        return vfs.lock(path, kind=kind, note=note, root=root)
-    except BlockingIOError as error:
-        owners = [f"process {owner}" for owner in vfs.lock_owners(path) or ()]  # a broker's, too
-        raise StoreLocked(root, vfs.lock_holder(note) or " and ".join(owners)) from error

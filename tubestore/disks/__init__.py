@@ -1,4 +1,4 @@
-"""Which file system a store is on: this machine's, or an object storage, which is only read.
+"""Where a root is, this machine's disk or an object storage to read, and which process writes it.
 
-Reading order: roots, object_files.
+Reading order: roots, object_files, writer_lock.
 """

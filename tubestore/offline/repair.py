@@ -26,8 +26,9 @@ from os.path import basename
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.quarantine import Action, Quarantine
-from tubestore.core.vfs import OsVfs, Vfs, take_lock
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.disks.roots import local_root
+from tubestore.disks.writer_lock import take_writer_lock
 from tubestore.errors import StoreLocked
 from tubestore.offline.bytes_read import BytesRead, Watch
 from tubestore.offline.own_files import read_bounds
@@ -66,7 +67,7 @@ def repair(
     own = join(root, OWN_DIRECTORY)
     vfs.make_directories(own)
     path = join(own, LOCK_FILE)
-    lock = take_lock(vfs, path, kind="flock", root=root, note=path)
+    lock = take_writer_lock(vfs, path, kind="flock", root=root, own=own, note=path)
     try:
         quarantine = Quarantine(vfs, root)
         yield from _run(vfs, root, topic, store_id, quarantine, watch)

@@ -19,15 +19,16 @@ Any thread may read; the one writer writes.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from os.path import basename
 from typing import Any, Generic, Protocol, TypeVar
 
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.state_file import BadState, parse_state, state_bytes
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import JobTaken, NotAStore, StoreFailed
 from tubestore.record.names import COMMITS_DIRECTORY, JOBS_FILE, PUBLISHED_FILE
 from tubestore.record.state_files import parse_finished
@@ -86,11 +87,13 @@ class JobRecords(Generic[R]):
         root: str,
         parse: Callable[[dict[str, Any]], R],
         features: Sequence[str] = (),
+        writer: WriterLock | None = None,
     ) -> None:
-        """`features`: those that a record can have."""
+        """`features`: those that a record can have; `writer`: its generation writes."""
         self._vfs, self.root, self._parse = vfs, root, parse
         self._parse_state = partial(parse_state, features=features)
         self._own = join(root, OWN_DIRECTORY)
+        self._writer = writer
         self.directory = join(self._own, COMMITS_DIRECTORY)
 
     def path(self, number: int) -> str:
@@ -200,25 +203,32 @@ class JobRecords(Generic[R]):
             self._vfs.make_directories(self.directory)
         self._vfs.sync_directory(self._own)
 
+    def check_writer(self) -> None:
+        """Raise Overtaken if another process has opened the root for writing since."""
+        if self._writer is not None:
+            self._writer.check()
+
     def draft(self, record: R) -> None:
         """Write a record under a name that no reader opens, durably."""
-        temporary = f"{self.path(record.number)}.tmp"
-        with contextlib.suppress(FileNotFoundError):
-            self._vfs.remove(temporary)
-        file = self._vfs.open(temporary, create=True)
-        file.pwrite(json.dumps(record.as_json()).encode(), 0)
-        file.sync()
-        file.close()
+        self._write(self._draft_of(self.path(record.number)), record.as_json())
 
     def commit(self, record: R) -> None:
         """Give the draft its name: the job is in the store. FileExistsError if that is taken.
 
-        After any other error the record may be there, and may not survive a power cut.
+        Overtaken if the writer's generation has ended: the job is not in the store. After any other
+        error the record may be there, and may not survive a power cut.
         """
         path = self.path(record.number)
-        self._vfs.link(f"{path}.tmp", path)
+        draft = self._draft_of(path)
+        with self._fenced():
+            try:
+                self._vfs.link(draft, path)
+            except FileExistsError:
+                # A server of files may have made the link, and its answer was lost.
+                if self._vfs.read_file(path) != self._vfs.read_file(draft):
+                    raise
         self._vfs.sync_directory(self.directory)
-        self._vfs.remove(f"{path}.tmp")
+        self._vfs.remove(draft)
 
     def finish(self, record: R) -> None:
         """Note that all files of the last job are in place, durably; the oldest record goes."""
@@ -259,14 +269,45 @@ class JobRecords(Generic[R]):
         self._replace(PUBLISHED_FILE, {"finished": finished})
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
-        self._vfs.replace_file(join(self._own, name), state_bytes(content))
+        """As `Vfs.replace_file`; Overtaken if the generation has ended: nothing has changed."""
+        path = join(self._own, name)
+        draft = self._draft_of(path)
+        with self._fenced():
+            self._write(draft, content)
+            self._vfs.rename(draft, path)
+        self._vfs.sync_directory(self._own)
+
+    def _draft_of(self, path: str) -> str:
+        """Return where a file is drafted: the next writer removes what this one has there."""
+        directory = self._own if self._writer is None else self._writer.drafts
+        return join(directory, f"{basename(path)}.tmp")
+
+    def _write(self, path: str, content: dict[str, Any]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._vfs.remove(path)
+        with self._fenced():
+            file = self._vfs.open(path, create=True)
+            try:
+                file.pwrite(state_bytes(content), 0)
+                file.sync()
+            finally:
+                file.close()
+
+    @contextlib.contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """Raise Overtaken for a call that failed since the writer's generation has ended."""
+        try:
+            yield
+        except OSError:
+            self.check_writer()
+            raise
 
 
 class CommitRecords(JobRecords[CommitRecord]):
     """The records of a store of shards."""
 
-    def __init__(self, vfs: Vfs, root: str) -> None:
-        super().__init__(vfs, root, CommitRecord.from_json, [BEHIND_FEATURE])
+    def __init__(self, vfs: Vfs, root: str, writer: WriterLock | None = None) -> None:
+        super().__init__(vfs, root, CommitRecord.from_json, [BEHIND_FEATURE], writer)
 
 
 @dataclass(frozen=True, slots=True)

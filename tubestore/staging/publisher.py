@@ -4,18 +4,28 @@ The steps, and what a crash after each leaves:
 
 | step | a crash leaves |
 | --- | --- |
+| the writer's generation is compared (`disks/writer_lock.py`) | nothing of the job |
 | `held`: the end of the store is written, synced and kept from moving | nothing of the job |
 | `write`: the files are written as they will be behind the end; synced | nothing of the job |
 | their names are synced; the commit record is drafted | nothing of the job |
 | the commit record is linked into place: **the atomic step** | the job, to be finished |
+| the generation is compared once more | the job, to be finished |
 | `roll_forward`: the files come to their places behind the end; synced | the job, to be finished |
 | the job is noted as finished | the job |
 | `adopt`: the open store takes the files over, and its readers see them | the job |
+| the generation is compared a last time | the job |
 | `settle`: indexes and caches are filled from what is still staged | the job |
 | the rest of the staging directory is removed | the job, and a rest for the janitor |
 
 Failures: before the record nothing has changed, and the call may be repeated. After it the store
 has failed (`fail`, StoreFailed) until it is opened again, which finishes the job.
+
+Writers that the lock does not keep apart: the record, and the note that a job is finished, are
+linked and renamed from the directory of the writer's generation, which the next writer removes. So
+a writer that lost the lock publishes nothing (Overtaken), however long it was stopped and wherever.
+If it lost it after the record, the next writer finishes the job, and what this one still moves are
+the same bytes to the same places. What can go wrong is what a writer that was stopped *between* a
+comparison and its next write does then: it recovers a shard that it opens, or writes to indexes.
 """
 
 from __future__ import annotations
@@ -29,6 +39,7 @@ from tubestore.clock import Clock
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.trees import remove_tree
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import Overtaken
 from tubestore.errors import JobTaken, StoreFailed, StoreLocked, TubeStoreError, failed_write
 from tubestore.record.names import STAGING_DIRECTORY
 from tubestore.staging.commit_records import JobRecords, R
@@ -70,10 +81,6 @@ class Job(Protocol[R]):
         """Fill indexes and caches; other writers are at work again."""
 
 
-class _Taken(Exception):
-    """Another process gave the number of the record to a job of its own."""
-
-
 class Publisher(Generic[R]):
     """Publishes the jobs of one open store, and removes what given-up jobs have left.
 
@@ -88,11 +95,13 @@ class Publisher(Generic[R]):
     def publish(self, job: Job[R]) -> tuple[R | None, bool]:
         """Return a job's record (None if it is not kept any more), and whether it is new.
 
-        JobTaken, DiskFull; StoreLocked if another process published first; StoreFailed.
+        JobTaken, DiskFull; Overtaken if another process has opened the store for writing, and
+        StoreLocked if it published first; StoreFailed.
         """
         with self._lock:
             new = not self.records.is_finished(job.job_id, job.batch)
             if new:
+                self._check_writer()
                 with job.held():
                     record: R | None = (made := self._publish(job))
                 job.settle(made)
@@ -116,23 +125,32 @@ class Publisher(Generic[R]):
             records.draft(record)
         except OSError as error:
             raise failed_write(root, error) from error
+        recorded = False
         try:
-            try:
-                records.commit(record)
-            except FileExistsError as error:
-                raise _Taken from error
+            records.commit(record)
+            recorded = True
+            records.check_writer()
             job.roll_forward(record)
             records.finish(record)
             job.adopt(record)
-        except _Taken as error:
-            raise StoreLocked(root, "another process that has just published") from error
+            records.check_writer()
         except BaseException as error:
+            if not recorded and isinstance(error, Overtaken):
+                raise
+            if not recorded and isinstance(error, FileExistsError):
+                raise StoreLocked(root, "another process that has just published") from error
             # There may be files or bytes behind the end that the open store has no account of.
             job.fail(f"job {job.job_id!r} may be half published: {error}")
             if isinstance(error, OSError | TubeStoreError):
                 raise StoreFailed(root, f"publishing {job.job_id!r}: {error}") from error
             raise
         return record
+
+    def _check_writer(self) -> None:
+        try:
+            self.records.check_writer()
+        except OSError as error:  # a generation could not be taken on a full disk
+            raise failed_write(self.records.root, error) from error
 
     def clean(self, grace_ms: int) -> list[str]:
         """Remove staging directories in which nothing was written for `grace_ms`; returns them.

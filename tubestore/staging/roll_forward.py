@@ -24,6 +24,7 @@ from os.path import dirname
 from tubestore.core.doors import logger
 from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
+from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import NotAStore
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, parse_segment_name
 from tubestore.staging.behind import is_free, put_behind
@@ -77,12 +78,12 @@ def _place_of(vfs: Vfs, move: Move, end: int) -> FilePlace:
     return FilePlace(move, True, None if end == move.start else text)
 
 
-def recover(vfs: Vfs, root: str) -> CommitRecord | None:
+def recover(vfs: Vfs, root: str, writer: WriterLock | None = None) -> CommitRecord | None:
     """Finish a job that is recorded and not finished; returns it. For a store that is locked.
 
     NotAStore if it cannot go on; `repair` gives it up.
     """
-    return finish_pending(vfs, CommitRecords(vfs, root), roll_forward)
+    return finish_pending(vfs, CommitRecords(vfs, root, writer), roll_forward)
 
 
 def finish_pending(

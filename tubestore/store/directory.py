@@ -44,7 +44,8 @@ from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
-from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsLock, take_lock
+from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem
+from tubestore.disks.writer_lock import WriterLock, take_writer_lock
 from tubestore.errors import NotAStore, StoreFailed
 from tubestore.options import TopicOptions
 from tubestore.record.names import (
@@ -92,7 +93,8 @@ class StoreDirectory:
         self.clock: Clock = clock or SystemClock()
         self._last_id = self._last_topic_id = 0
         self._own = join(root, OWN_DIRECTORY)
-        self._lock: VfsLock | None = None
+        #: The writer's; None for a reader.
+        self.writer: WriterLock | None = None
         self._writing = threading.Lock()
         #: The file system, if an earlier process may have left writes in the page cache only.
         self._unsynced: VfsFileSystem | None = None
@@ -113,8 +115,8 @@ class StoreDirectory:
 
     def release(self) -> None:
         """Let another writer in; harmless when repeated."""
-        if self._lock is not None:
-            self._lock.release()
+        if self.writer is not None:
+            self.writer.release()
         if self._unsynced is not None:
             self._unsynced.close()
 
@@ -151,7 +153,7 @@ class StoreDirectory:
 
     def is_locked(self) -> bool:
         """True while the lock that was taken keeps other writers out."""
-        return self._lock is None or self._lock.is_current()
+        return self.writer is None or self.writer.is_current()
 
     def writer_boot(self) -> str | None:
         """Return in which boot of the machine the last writer opened the store.
@@ -176,7 +178,9 @@ class StoreDirectory:
         except (FileExistsError, NotADirectoryError) as error:
             raise NotAStore(self.root, "not a directory") from error
         path = join(self._own, LOCK_FILE)
-        self._lock = take_lock(self.vfs, path, kind="flock", root=self.root, note=path)
+        self.writer = take_writer_lock(
+            self.vfs, path, kind="flock", root=self.root, own=self._own, note=path
+        )
         try:
             if not self.vfs.exists(join(self._own, STORE_FILE)):
                 self._sync_ancestors(there)

@@ -76,7 +76,7 @@ class Engine:
         self.context = context = Context(directory, mode, options, clock, vfs, ids, pool, register)
         try:
             if mode == "w":
-                roll_forward.recover(vfs, root)
+                roll_forward.recover(vfs, root, directory.writer)
             self.opener = ShardOpener(context)
             self.housekeeping = Housekeeping(context)
             self.topics = Topics(context, self.opener, self._make_topic)

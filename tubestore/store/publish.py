@@ -90,7 +90,7 @@ class BulkLoads:
 
     def __init__(self, context: Context, opener: ShardOpener, topics: Topics) -> None:
         self._context, self._opener, self._topics = context, opener, topics
-        records = CommitRecords(context.vfs, context.root)
+        records = CommitRecords(context.vfs, context.root, context.directory.writer)
         self._publisher = Publisher(context.vfs, context.clock, records, topics.lock)
 
     def publish(

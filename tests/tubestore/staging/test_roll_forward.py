@@ -37,7 +37,7 @@ def test_a_job_does_not_go_on_behind_what_a_real_broker_has_written_meanwhile() 
         open_store(vfs)
 
 
-@pytest.mark.parametrize("call", ["link", "sync_directory", "rename", "replace_file", "open"])
+@pytest.mark.parametrize("call", ["link", "sync_directory", "rename", "open"])
 def test_a_failure_after_the_record_fails_the_shards_until_they_are_reopened(call: str) -> None:
     inner = MemoryVfs(CLOCK)
     faulty = FaultyVfs(inner)

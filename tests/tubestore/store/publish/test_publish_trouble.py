@@ -96,7 +96,7 @@ def test_another_publisher_is_noticed(
 
     def race(self: CommitRecords, record: Any) -> None:
         draft(self, record)
-        vfs.link(f"{self.path(1)}.tmp", self.path(1))
+        vfs.replace_file(self.path(1), b"{}")
 
     monkeypatch.setattr(CommitRecords, "draft", race)
     with pytest.raises(StoreLocked):
