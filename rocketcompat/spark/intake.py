@@ -77,9 +77,14 @@ class RocketIntake(TakenColumns):
         super().__init__(schema, topic)
         self._queues = queues
 
-    def table(self, batch: pa.RecordBatch, first: int = 0) -> pa.Table:
-        """Return the rows as a table of the log's columns; `first` rows came before."""
-        found = self.columns_of(batch)
+    def table(
+        self, batch: pa.RecordBatch, first: int = 0, lacking: frozenset[str] | None = None
+    ) -> pa.Table:
+        """Return the rows as a table of the log's columns; `first` rows came before.
+
+        `lacking` as of `columns_of`.
+        """
+        found = self.columns_of(batch, lacking)
         _refuse_unreadable(found.pop("state", None))
         if found["body"].null_count:
             raise InvalidMessage("column body: a row has none")

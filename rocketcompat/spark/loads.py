@@ -25,7 +25,8 @@ from rocketcompat.staging.writer import StagedLogWriter
 from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs
 from tubestore.spark.kit.loads import waited_for
-from tubestore.spark.kit.publishing import Written
+from tubestore.spark.kit.publishing import Written, rejected_rows
+from tubestore.staging.rejected import Sieve
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class RocketLoad:
         """The store's directory."""
         return self.options.path
 
+    @property
+    def rejected_path(self) -> str | None:
+        """Where rows go that the store does not take; None: they fail the job."""
+        return self.options.rejected_path
+
     def described(self, given: Mapping[str, Any]) -> StagedPiece:
         """Return what a task staged, from its JSON object."""
         return StagedPiece.from_json(given)
@@ -68,15 +74,28 @@ class RocketLoad:
         batches: Iterable[pa.RecordBatch],
         *,
         content: bool = False,
+        sieve: Sieve | None = None,
     ) -> list[StagedPiece]:
-        """Write rows to staged files; they are synced when this returns."""
-        assert self.intake is not None
-        rows = 0
+        """Write rows to staged files; they are synced when this returns.
+
+        `sieve` gets the rows that the store does not take; without one they are an error.
+        """
+        intake, rows = self.intake, 0
+        assert intake is not None
         with self.writer(job_id, attempt) as writer:
+
+            def take(lacking: frozenset[str], part: pa.RecordBatch) -> None:
+                nonlocal rows
+                writer.write(intake.table(part, rows, lacking))
+                rows += part.num_rows
+
             for batch in batches:
                 if batch.num_rows:
-                    writer.write(self.intake.table(batch, rows))
-                    rows += batch.num_rows
+                    put = partial(take, intake.lacking(batch))
+                    if sieve is None:
+                        put(batch)
+                    else:
+                        sieve.take(batch, put)
             return writer.finish()
 
     def publish(
@@ -96,11 +115,12 @@ class RocketLoad:
     def written(self, job_id: str, *, replayed: bool) -> Written:
         """Return the result of a published job, as far as the store keeps it."""
         record = LogRecords(OsVfs(), self.path).find(job_id)
+        rejected = rejected_rows(self.rejected_path, job_id)
         if record is None:
-            return Written(job_id, replayed)
+            return Written(job_id, replayed, rejected=rejected)
         files = tuple(join(self.path, part.path) for part in record.parts)
         offsets = {"log": (record.start, record.end)} if record.parts else {}
-        return Written(job_id, replayed, record.rows, files, offsets)
+        return Written(job_id, replayed, record.rows, files, offsets, rejected)
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""

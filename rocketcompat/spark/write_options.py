@@ -17,6 +17,7 @@ from rocketcompat.spark.options import LOG_TABLE
 from tubestore.errors import InvalidMessage, InvalidOption
 from tubestore.spark.kit.options import Option, count, local_path, one_of, size, text
 from tubestore.spark.kit.write_options import SHARED, parse_write
+from tubestore.staging.rejected import OPTION
 
 #: What a store that is made gets, by RocketMQ's names; of one that is there its own count.
 STORE_TABLE = (
@@ -48,6 +49,8 @@ class RocketWriteOptions:
     lock_timeout_ms: int
     #: Options of the store that were given, by RocketMQ's names.
     store: tuple[tuple[str, Any], ...]
+    #: Where rows go that the store does not take; None: they fail the job.
+    rejected_path: str | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> RocketWriteOptions:
@@ -62,6 +65,7 @@ class RocketWriteOptions:
             found["numQueues"],
             found["lockTimeoutMs"],
             tuple((name, found[name]) for name in names if found[name] is not None),
+            found[OPTION],
         )
 
     def config(self) -> MessageStoreConfig:

@@ -152,7 +152,8 @@ def write(
 
     Its columns are those of `append_batch`, or Kafka's. A `job_id` that was written before does
     nothing, so a job may be run again; with other rows it is an error (JobTaken). Returns job,
-    rows, files and offsets, None to a client of Spark Connect. Rows of a partition keep the order
+    rows, files, offsets and rejected rows (option
+    `rejectedRowsPath`), None to a client of Spark Connect. Rows of a partition keep the order
     that they have inside one split of the DataFrame; `order_by` sorts them by columns, over all
     splits. The store's writer lock is taken at the end, to publish. Raises InvalidMessage,
     InvalidOption, NotAStore before Spark is

@@ -1,7 +1,7 @@
 """Files made elsewhere, and the record that makes them part of a store; for shards and for a log.
 
 Reading order: job_files, job_ids, commit_records, writer, placing, behind,
-roll_forward, publisher.
+roll_forward, publisher, rejected.
 """
 
 from __future__ import annotations

@@ -69,10 +69,15 @@ def check_query(job_id: str, query: str | None) -> str | None:
 
 def staging_directory(root: str, job_id: str) -> str:
     """Return the directory of a job's files until it is published."""
+    return join(root, OWN_DIRECTORY, STAGING_DIRECTORY, f"job-{job_directory(job_id)}")
+
+
+def job_directory(job_id: str) -> str:
+    """Return a job's id as a part of a file's name; InvalidName."""
     name = quote(check_job_id(job_id), safe="")
     if len(name) > 200:  # a file name has 255 bytes
         name = f"{name[:100]}%{xxhash.xxh3_128_hexdigest(job_id.encode())}"
-    return join(root, OWN_DIRECTORY, STAGING_DIRECTORY, f"job-{name}")
+    return name
 
 
 def content_of(topics: Any, checksums: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rocketcompat
@@ -16,6 +17,7 @@ from rocketcompat.spark.write_options import RocketWriteOptions
 from tests.spark.rocket_loads import GEOMETRY, SMALL, batch, load_of, run, sound
 from tests.spark.rocket_stores import CONFIG, dumped, planned, read_log, write_rocket_store
 from tubestore.errors import InvalidMessage, InvalidOption, JobTaken, StoreFailed, StoreLocked
+from tubestore.staging.rejected import Sieve
 
 
 def bodies(root: Path) -> list[bytes]:
@@ -144,3 +146,45 @@ def test_a_message_that_a_store_has_delivered_is_not_delayed_once_more(tmp_path:
     kind = pa.map_(pa.string(), pa.string())
     run(tmp_path, [batch(0, 2, properties=pa.array([delivered, new], kind))])
     assert [row["topic"] for row in dumped(tmp_path)] == ["orders", "SCHEDULE_TOPIC_XXXX"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("topic", ["orders", None, "orders"], "topic"),
+        ("topic", ["orders", "x" * 300, "orders"], "more than 127"),
+        ("body", [b"0", None, b"2"], "column body"),
+        ("body", [b"0", b"x" * 200, b"2"], "100"),
+        ("queue_id", [0, -1, 1], "queue"),
+        ("state", ["ok", "crc", "ok"], "not ok"),
+        ("born_timestamp", [1, None, 2], "born_timestamp"),
+    ],
+)
+def test_a_row_that_the_store_does_not_take_is_put_aside_with_its_columns(
+    tmp_path: Path, column: str, values: list[Any], reason: str
+) -> None:
+    rows = {"topic": ["orders"] * 3, "body": [b"0", b"1", b"2"], column: values}
+    given = pa.RecordBatch.from_pydict(rows)
+    root, aside = tmp_path / "store", tmp_path / "aside"
+    load = load_of(root, given.schema, rejectedRowsPath=str(aside), maxMessageSize="100")
+    assert load.rejected_path == str(aside)
+    sieve = Sieve(load.rejected_path, "j", "0")
+    load.publish("j", load.stage("j", "0", iter([given]), sieve=sieve))
+    assert bodies(root) == [b"0", b"2"]
+    assert sound(root)
+    file = sieve.finish()
+    assert file is not None
+    (row,) = pq.read_table(file.path).to_pylist()
+    assert reason in row.pop("rejected_reason")
+    assert row == given.slice(1, 1).to_pylist()[0]
+
+
+def test_rows_without_a_queue_take_turns_past_those_that_are_refused(tmp_path: Path) -> None:
+    given = pa.RecordBatch.from_pydict({"topic": ["orders"] * 4, "body": [b"0", None, b"1", b"2"]})
+    load = load_of(tmp_path, given.schema, numQueues="3", rejectedRowsPath=str(tmp_path) + "-aside")
+    assert load.rejected_path is not None
+    sieve = Sieve(load.rejected_path, "j", "0")
+    load.publish("j", load.stage("j", "0", iter([given]), sieve=sieve))
+    assert [(row["body"], row["queue_id"]) for row in dumped(tmp_path)] == [
+        (b"%d" % n, n) for n in range(3)
+    ]

@@ -268,3 +268,51 @@ def test_a_batch_that_was_published_before_a_crash_is_not_written_again(
     (tmp_path / "c" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
     copy(spark, one, two, tmp_path / "c")
     assert scanned_rows(two) == scanned_rows(one)
+
+
+def test_rows_that_the_store_does_not_take_go_to_a_place_of_the_users_choice_once(
+    spark: Any, tmp_path: Path
+) -> None:
+    from tubestore.spark import write
+
+    root, aside = tmp_path / "store", tmp_path / "aside"
+    empty = "if(CAST(body AS STRING) LIKE '%07', null, body) AS body"
+    good = numbered(spark, 1000).selectExpr("topic", "partition", empty)
+    for replayed in (False, True):
+        found = write(good, str(root), job_id="load-7", rejectedRowsPath=str(aside))
+        assert (found.replayed, found.rows, found.rejected) == (replayed, 991, 9)
+    rows = spark.read.parquet(str(aside)).collect()
+    assert {row.job for row in rows} == {"load-7"}
+    assert {row.rejected_reason for row in rows} == {"a message needs a body of at least one byte"}
+    assert len(rows) == 9
+    with pytest.raises(Exception, match="a message needs a body"):
+        write(good, str(root), job_id="load-8")
+    verify(root, [n for n in range(1000) if n % 100 != 7 or n == 7])
+
+
+def test_a_stream_puts_rejected_rows_aside_once_though_a_batch_comes_again(
+    spark: Any, tmp_path: Path
+) -> None:
+    from tubestore.spark import read_stream, write_stream
+
+    source, root, aside = tmp_path / "source", tmp_path / "store", tmp_path / "aside"
+    write_store(source, {"orders": 500})
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        frame = read_stream(spark, str(source), subscribe="orders")
+        frame = frame.selectExpr("topic", "if(`offset` % 56 = 0, null, body) AS body")
+        query = write_stream(
+            frame, str(root), checkpoint=str(checkpoint), trigger={"availableNow": True},
+            rejectedRowsPath=str(aside),
+        )  # fmt: skip
+        query.awaitTermination()
+
+    run()
+    stored, rejected = len(scanned_rows(root)), spark.read.parquet(str(aside)).count()
+    assert stored
+    assert rejected
+    shutil.rmtree(checkpoint / "commits")
+    run()
+    assert len(scanned_rows(root)) == stored
+    assert spark.read.parquet(str(aside)).count() == rejected

@@ -36,6 +36,7 @@ from tubestore.spark.kit.shapes import SHAPES
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.spark.planning import Plan, Split, plan
 from tubestore.spark.reading import Reading
+from tubestore.staging.rejected import OPTION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -219,10 +220,14 @@ def plan_import(
             schema = file.schema_arrow
             splits += _file_splits(str(path), file.metadata)
     assert schema is not None
+    options = WriteOptions.parse({"path": root, "jobId": job_id, **given})
+    if options.rejected_path is not None:
+        text = "an import has no such place: write the DataFrame of the files"
+        raise InvalidOption(OPTION, text)
     add_topic = splits[0].topic is not None and "topic" not in schema.names
     if add_topic:
         schema = schema.append(pa.field("topic", pa.string()))
-    load = Load.prepare(WriteOptions.parse({"path": root, "jobId": job_id, **given}), schema)
+    load = Load.prepare(options, schema)
     return ImportJob(job_id, load, add_topic), splits
 
 

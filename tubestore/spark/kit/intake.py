@@ -114,16 +114,24 @@ class TakenColumns:
             raise InvalidMessage(f"columns {both}: one of them")
         self.columns[taken.name] = field.name
 
-    def columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
+    def lacking(self, batch: pa.RecordBatch) -> frozenset[str]:
+        """Return the store's names of columns that count as not given in a batch.
+
+        Those of `may_lack` that are null in all rows: SQL's INSERT fills the columns that it does
+        not name so.
+        """
+        given = {name: self.columns[name] for name in self.columns.keys() & self.may_lack}
+        return frozenset(
+            n for n, own in given.items() if batch.column(own).null_count == batch.num_rows
+        )
+
+    def columns_of(self, batch: pa.RecordBatch, lacking: frozenset[str] | None) -> dict[str, Any]:
         """Return what is taken of a batch, by the store's names, with its topic.
 
-        One of `may_lack` that is null in all rows counts as not given: SQL's INSERT fills the
-        columns that it does not name so.
+        `lacking`: that of the batch of which this is a part; None for a whole one.
         """
-        found = {name: batch.column(given) for name, given in self.columns.items()}
-        for name in found.keys() & self.may_lack:
-            if found[name].null_count == batch.num_rows:
-                del found[name]
+        lacking = self.lacking(batch) if lacking is None else lacking
+        found = {n: batch.column(own) for n, own in self.columns.items() if n not in lacking}
         if self.topic is not None:
             found["topic"] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
         return found
@@ -143,9 +151,9 @@ class Intake(TakenColumns):
         """True if the rows have a partition column."""
         return "partition" in self.columns
 
-    def table(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the rows as a table of the store's columns."""
-        found = self.columns_of(batch)
+    def table(self, batch: pa.RecordBatch, lacking: frozenset[str] | None = None) -> pa.Table:
+        """Return the rows as a table of the store's columns; `lacking` as of `columns_of`."""
+        found = self.columns_of(batch, lacking)
         for first, second in (("partition", "key"), ("received_time_ms", "received_time")):
             if first in found:
                 found.pop(second, None)

@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,16 +26,17 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import StoreFailed, StoreLocked
+from tubestore.errors import InvalidMessage, StoreFailed, StoreLocked
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record import ingest
 from tubestore.record.names import store_key
 from tubestore.segments.listing import check_root
 from tubestore.spark.kit.intake import Intake
-from tubestore.spark.kit.publishing import Written
+from tubestore.spark.kit.publishing import Written, rejected_rows
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import StagedFile
+from tubestore.staging.rejected import Sieve
 from tubestore.staging.writer import StagedWriter
 from tubestore.store import publish as publishing
 from tubestore.store.directory import StoreDirectory
@@ -73,6 +75,11 @@ class Load:
         """The store's directory."""
         return self.options.path
 
+    @property
+    def rejected_path(self) -> str | None:
+        """Where rows go that the store does not take; None: they fail the job."""
+        return self.options.rejected_path
+
     def described(self, given: Mapping[str, Any]) -> StagedFile:
         """Return what a task staged, from its JSON object."""
         return StagedFile.from_json(given)
@@ -89,8 +96,11 @@ class Load:
         *,
         sync: bool = False,
         content: bool = False,
+        sieve: Sieve | None = None,
     ) -> list[StagedFile]:
         """Write rows to staged files, which readers do not see.
+
+        `sieve` gets the rows that the store does not take; without one they are an error.
 
         With `sync` they are on stable storage when this returns: for a job that goes on with
         them after a crash. Else publishing does it, which writes all of them once more anyway.
@@ -108,9 +118,22 @@ class Load:
             content=content,
         ) as writer:
             for batch in batches:
-                if batch.num_rows:
+                if not batch.num_rows:
+                    continue
+                if sieve is None:
                     writer.write(self.intake.table(batch))
+                else:
+                    sieve.take(batch, partial(self._take, writer, self.intake.lacking(batch)))
             return writer.finish()
+
+    def _take(self, writer: StagedWriter, lacking: frozenset[str], part: pa.RecordBatch) -> None:
+        """Stage a part of a batch; without a sieve `publish` notices topics that are missing."""
+        table = self.intake.table(part, lacking)
+        if not self.options.create_topics:
+            names, _ = ingest.split_topics(table)
+            if missing := sorted({*names}.difference(self.topics)):
+                raise InvalidMessage(f"no topic {missing[0]!r}, and createTopics is false")
+        writer.write(table)
 
     def with_partitions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Add the partition that each row's key gives it, as column `partition` (int32)."""
@@ -146,15 +169,16 @@ class Load:
     def written(self, job_id: str, *, replayed: bool) -> Written:
         """Return the result of a published job, as far as the store keeps it."""
         record = CommitRecords(OsVfs(), self.path).find(job_id)
+        rejected = rejected_rows(self.rejected_path, job_id)
         if record is None:
-            return Written(job_id, replayed)
+            return Written(job_id, replayed, rejected=rejected)
         offsets: dict[str, tuple[int, int]] = {}
         for file in record.files:
             key, end = store_key(*file.shard), file.index_start + file.index_size
             offsets[key] = offsets.get(key, (file.index_start, 0))[0], end
         # Several pieces may have gone behind the last byte of one file.
         files = tuple(dict.fromkeys(move.final for move in record.moves(self.path)[0]))
-        return Written(job_id, replayed, record.rows, files, offsets)
+        return Written(job_id, replayed, record.rows, files, offsets, rejected)
 
     def abort(self, job_id: str) -> None:
         """Remove what a job staged, unless it may be published already."""

@@ -28,6 +28,7 @@ from tubestore.spark.kit.running import (
     run,
     silent,
 )
+from tubestore.staging import rejected
 from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_files import staging_directory
 
@@ -74,6 +75,13 @@ class Written:
     files: tuple[str, ...] = ()
     #: Offsets [first, end) by shard, `<topic>-<store id>`; physical ones by "log" for a log.
     offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    #: Rows that the store did not take, in the directory of the option `rejectedRowsPath`.
+    rejected: int = 0
+
+
+def rejected_rows(directory: str | None, job_id: str) -> int:
+    """Return how many rows of a published job were rejected; 0 without a directory for them."""
+    return 0 if directory is None else rejected.count(directory, job_id)
 
 
 def new_job_id() -> str:

@@ -27,6 +27,8 @@ from pyspark.sql.types import StructType
 from tubestore.errors import InvalidOption, JobTaken
 from tubestore.spark.kit.publishing import new_job_id
 from tubestore.spark.kit.tasks import note, plain_errors
+from tubestore.staging import rejected
+from tubestore.staging.rejected import RejectedFile, Sieve
 
 
 class Replayable(Protocol):
@@ -48,6 +50,13 @@ class AnyLoad(Protocol):
     def path(self) -> str:
         """The store's directory."""
 
+    @property
+    def rejected_path(self) -> str | None:
+        """Where rows go that the store does not take; None: they fail the job."""
+
+    def is_published(self, job_id: str) -> bool:
+        """True if a job of this name is in the store already."""
+
     def stage(
         self,
         job_id: str,
@@ -55,10 +64,11 @@ class AnyLoad(Protocol):
         batches: Iterable[pa.RecordBatch],
         *,
         content: bool = False,
+        sieve: Sieve | None = None,
     ) -> list[Any]:
         """Write rows to staged files; return their descriptions.
 
-        `content`: with a digest that identifies their rows.
+        `content`: with a digest that identifies their rows; `sieve` gets those that are refused.
         """
 
     def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Replayable:
@@ -76,6 +86,7 @@ class Staged(WriterCommitMessage):
     files: list[Any]
     #: The query of the batch, as Spark names it: by its checkpoint.
     query: str | None = None
+    rejected: RejectedFile | None = None
 
 
 def appended_schema(schema: StructType, overwrite: bool) -> pa.Schema:
@@ -92,14 +103,24 @@ def _context() -> TaskContext:
     return context
 
 
-def _stage(load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch]) -> list[Any]:
+def _stage(
+    load: AnyLoad, job_id: str, batches: Iterator[pa.RecordBatch], query: str | None = None
+) -> Staged:
     """Stage one partition's rows.
 
     Also those of a job that was published before: only so it shows whether it has the same rows.
     """
     context = _context()
     attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-    return load.stage(job_id, attempt, batches, content=True)
+    if load.rejected_path is None:
+        return Staged(job_id, load.stage(job_id, attempt, batches, content=True), query)
+    sieve = Sieve(load.rejected_path, job_id, attempt)
+    try:
+        files = load.stage(job_id, attempt, batches, content=True, sieve=sieve)
+        return Staged(job_id, files, query, sieve.finish())
+    except BaseException:
+        sieve.discard()
+        raise
 
 
 def _publish(
@@ -112,14 +133,28 @@ def _publish(
 
     JobTaken for a job that is in the store with other rows.
     """
-    files = [file for message in messages if isinstance(message, Staged) for file in message.files]
+    staged = [message for message in messages if isinstance(message, Staged)]
+    files = [file for one in staged for file in one.files]
     with plain_errors():
+        if load.rejected_path is not None and not load.is_published(job_id):
+            rejected.check_new(load.rejected_path, job_id)
         result = load.publish(job_id, files, query)
         if result.replayed and result.rows and not files:
             reason = f"it was published with {result.rows} messages, and now there is none"
             raise JobTaken(job_id, f"{reason}; a job with other messages needs an id of its own")
     if result.replayed:
         note(f"{load.path}: job {job_id} was there already; nothing was written")
+    if load.rejected_path is not None:
+        aside = [one.rejected for one in staged if one.rejected is not None]
+        if count := rejected.publish(load.rejected_path, job_id, aside):
+            place = rejected.place_of(load.rejected_path, job_id)
+            note(f"{load.path}: job {job_id}: {count} rows were not taken, they are in {place}")
+
+
+def _abort(load: AnyLoad, job_id: str) -> None:
+    load.abort(job_id)
+    if load.rejected_path is not None:
+        rejected.discard(load.rejected_path, job_id)
 
 
 class StoreWriter(DataSourceArrowWriter):
@@ -132,7 +167,7 @@ class StoreWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one partition's rows."""
         with plain_errors():
-            return Staged(self.job_id, _stage(self.load, self.job_id, iterator))
+            return _stage(self.load, self.job_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish."""
@@ -140,7 +175,7 @@ class StoreWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
-        self.load.abort(self.job_id)
+        _abort(self.load, self.job_id)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
@@ -156,7 +191,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId")
         job_id = f"{self.application or query}:{number}"
         with plain_errors():
-            return Staged(job_id, _stage(self.load, job_id, iterator), query)
+            return _stage(self.load, job_id, iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a batch; one without tasks has no rows."""
@@ -169,4 +204,4 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         if self.application:
             named.add(f"{self.application}:{batchId}")
         for job_id in named:
-            self.load.abort(job_id)
+            _abort(self.load, job_id)

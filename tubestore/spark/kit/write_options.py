@@ -5,6 +5,7 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record.names import check_topic_name
 from tubestore.spark.kit.options import Option, boolean, count, local_path, parse, size, text
 from tubestore.staging.job_files import check_job_id
+from tubestore.staging.rejected import OPTION
 
 
 def _job(value: str) -> str:
@@ -50,6 +52,7 @@ SHARED = (
         "stream",
     ),
     Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
+    Option(OPTION, text, None, "Directory for rows that the store does not take; else they fail."),
 )
 WRITE_TABLE = (
     *SHARED,
@@ -74,6 +77,19 @@ def parse_write(
     found = parse(texts, table, stream=stream)
     if stream and found["jobId"] is not None:
         raise InvalidOption("jobId", "a stream has txnAppId")
+    if found[OPTION] is not None:
+        found[OPTION] = _beside(found[OPTION], local_path(found["path"]))
+    return found
+
+
+def _beside(given: str, path: str) -> str:
+    """Return a directory that is not in the store, as every process finds it; InvalidOption."""
+    try:
+        found = os.path.abspath(local_path(given))
+    except InvalidOption as error:
+        raise InvalidOption(OPTION, error.reason) from None
+    if os.path.commonpath([found, os.path.abspath(path)]) == os.path.abspath(path):
+        raise InvalidOption(OPTION, f"{given} is in the store: a directory of its own is needed")
     return found
 
 
@@ -89,6 +105,8 @@ class WriteOptions:
     new_topics: TopicOptions
     lock_timeout_ms: int
     store: StoreOptions
+    #: Where rows go that the store does not take; None: they fail the job.
+    rejected_path: str | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
@@ -110,4 +128,5 @@ class WriteOptions:
             new_topics,
             found["lockTimeoutMs"],
             settings,
+            found[OPTION],
         )

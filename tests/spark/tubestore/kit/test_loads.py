@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tubestore
@@ -16,6 +17,7 @@ from tubestore.core.vfs import OsVfs
 from tubestore.errors import (
     InvalidMessage,
     InvalidName,
+    InvalidOption,
     JobTaken,
     NotAStore,
     StoreLocked,
@@ -23,8 +25,10 @@ from tubestore.errors import (
 )
 from tubestore.offline.check import check
 from tubestore.spark.kit.loads import Load
+from tubestore.spark.kit.shapes import HEADERS
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.staging.commit_records import CommitRecords
+from tubestore.staging.rejected import Sieve
 
 
 def batch(first: int, count: int, **columns: Any) -> pa.RecordBatch:
@@ -258,3 +262,69 @@ def test_a_stream_of_batches_keeps_one_range_of_ids(tmp_path: Path) -> None:
         run(tmp_path, [batch(number, 1)], f"query:{number}")
     text = (tmp_path / ".tubestore" / "jobs.json").read_text()
     assert '"query": [[0, 4]]' in text
+
+
+def sifted(
+    root: Path, batch: pa.RecordBatch, **options: str
+) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Stage and publish with a sieve; returns the rows that were refused and the bodies stored."""
+    load = load_of(root, batch.schema, rejectedRowsPath=str(root) + "-rejected", **options)
+    assert load.rejected_path is not None
+    sieve = Sieve(load.rejected_path, "j", "0")
+    load.publish("j", load.stage("j", "0", iter([batch]), sieve=sieve))
+    file = sieve.finish()
+    return ([] if file is None else pq.read_table(file.path).to_pylist()), bodies(root)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("topic", ["logs", None, "logs"], "every row needs a topic"),
+        ("topic", ["logs", "a/b", "logs"], "a/b"),
+        ("topic", ["logs", "other", "logs"], "no topic 'other'"),
+        ("body", [b"0", b"", b"2"], "a message needs a body"),
+        ("body", [b"0", b"x" * 200, b"2"], "above the limit of 100 bytes"),
+        ("partition", [0, 7, 1], "partition 7: its topic has partitions 0 to 1"),
+        ("partition", [0, None, 1], "column partition"),
+        ("filter_item", ["a", "b,c", None], "filter"),
+        ("attributes", [[("k", "v")], [("k", "a,b")], None], "attribute"),
+        ("received_time_ms", [1, None, 2], "received_time"),
+        ("headers", [[("k", b"v")], [("k", b"\xff")], None], "UTF-8"),
+    ],
+)
+def test_a_row_that_the_store_does_not_take_is_put_aside_with_its_columns(
+    tmp_path: Path, column: str, values: list[Any], reason: str
+) -> None:
+    root = tmp_path / "store"
+    with tubestore.open(root) as store:
+        store.create_topic("logs", partitions=2)
+    rows: dict[str, Any] = {"topic": ["logs"] * 3, "body": [b"0", b"1", b"2"]}
+    if column == "attributes":
+        values = pa.array(values, pa.map_(pa.string(), pa.string()))
+    if column == "headers":
+        values = pa.array([v and [{"key": k, "value": b} for k, b in v] for v in values], HEADERS)
+    rows[column] = values
+    given = pa.RecordBatch.from_pydict(rows)
+    refused, stored = sifted(root, given, createTopics="false", maxMessageBytes="100")
+    assert stored == [b"0", b"2"]
+    (row,) = refused
+    assert reason in row.pop("rejected_reason")
+    assert row == given.slice(1, 1).to_pylist()[0]
+
+
+def test_a_column_that_only_some_rows_lack_is_judged_by_the_whole_batch(tmp_path: Path) -> None:
+    given = batch(0, 3, partition=pa.array([None, None, 0], pa.int32()))
+    refused, stored = sifted(tmp_path / "store", given)
+    assert (len(refused), stored) == (2, [b"2"])
+    without = batch(0, 3, partition=pa.array([None] * 3, pa.int32()))
+    refused, stored = sifted(tmp_path / "other", without)
+    assert (len(refused), len(stored)) == (0, 3)
+
+
+def test_rejected_rows_go_beside_the_store(tmp_path: Path) -> None:
+    schema = batch(0, 1).schema
+    for inside in (tmp_path, tmp_path / "rejected"):
+        with pytest.raises(InvalidOption, match="is in the store"):
+            load_of(tmp_path, schema, rejectedRowsPath=str(inside))
+    with pytest.raises(InvalidOption, match="rejectedRowsPath"):
+        load_of(tmp_path, schema, rejectedRowsPath="s3://bucket/rejected")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tubestore.errors import InvalidOption, JobTaken
+from tubestore.errors import InvalidMessage, InvalidOption, JobTaken
 from tubestore.spark.kit import sink
 from tubestore.spark.kit.sink import Staged, StoreStreamWriter, StoreWriter, appended_schema
+
+REJECTED = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
+
+
+def refuse(batch: pa.RecordBatch) -> None:
+    raise InvalidMessage("not taken")
 
 
 class Book:
@@ -19,11 +28,20 @@ class Book:
     path = "/s"
     rows = 0
 
-    def __init__(self, published: tuple[str, ...] = ()) -> None:
+    def __init__(self, published: tuple[str, ...] = (), rejected: Path | None = None) -> None:
         self.published, self.calls = {*published}, list[Any]()
+        self.rejected_path = None if rejected is None else str(rejected)
 
-    def stage(self, job_id: str, attempt: str, batches: Any, *, content: bool) -> list[str]:
+    def is_published(self, job_id: str) -> bool:
+        return job_id in self.published
+
+    def stage(
+        self, job_id: str, attempt: str, batches: Any, *, content: bool, sieve: Any = None
+    ) -> list[str]:
         assert content, "publish compares what comes again"
+        if sieve is not None:
+            for batch in batches:
+                sieve.take(batch, refuse)
         self.calls.append(("stage", job_id, attempt, list(batches)))
         return [f"file of {attempt}"]
 
@@ -111,3 +129,41 @@ def test_what_failed_is_removed_by_the_names_that_are_known() -> None:
     StoreStreamWriter(book, None).abort([Staged("q:9", [])], 9)  # type: ignore[arg-type]
     StoreStreamWriter(book, "app").abort([None], 9)  # type: ignore[arg-type]
     assert book.calls == [("abort", "j"), ("abort", "q:9"), ("abort", "app:9")]
+
+
+def test_rejected_rows_come_with_their_job_and_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = Book(rejected=tmp_path)
+    writer = StoreWriter(book, "j")  # type: ignore[arg-type]
+    staged = writer.write(iter([REJECTED]))
+    assert not (tmp_path / "job=j").exists()
+    writer.commit([staged, None])
+    assert pq.read_table(tmp_path / "job=j").num_rows == 2
+    assert capsys.readouterr().err == (
+        f"tubestore: /s: job j: 2 rows were not taken, they are in {tmp_path}/job=j\n"
+    )
+
+
+def test_rejected_rows_of_a_batch_that_comes_again_are_there_once(tmp_path: Path) -> None:
+    for published in ((), ("q:9",), ("q:9",)):
+        writer = StoreStreamWriter(Book(published, tmp_path), None)  # type: ignore[arg-type]
+        writer.commit([writer.write(iter([REJECTED]))], 9)
+    assert pq.read_table(tmp_path / "job=q%3A9").num_rows == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["job=q%3A9"]
+
+
+def test_rejected_rows_of_a_job_that_failed_go(tmp_path: Path) -> None:
+    writer = StoreWriter(Book(rejected=tmp_path), "j")  # type: ignore[arg-type]
+    writer.abort([writer.write(iter([REJECTED]))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_fails_leaves_no_rejected_rows(tmp_path: Path) -> None:
+    def failing() -> Any:
+        yield REJECTED
+        raise OSError("the source")
+
+    with pytest.raises(OSError, match="the source"):
+        StoreWriter(Book(rejected=tmp_path), "j").write(failing())  # type: ignore[arg-type]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
