@@ -28,7 +28,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Vfs, str]:
     return vfs, root
 
 
-def taken(vfs: Vfs, root: str = "/root") -> WriterLock:
+def taken(vfs: Vfs, root: str = "/store") -> WriterLock:
     path = f"{root}/own/lock"
     return take_writer_lock(vfs, path, kind="flock", root=root, own=f"{root}/own", note=path)
 
@@ -72,7 +72,7 @@ def test_what_an_overtaken_writer_has_drafted_can_neither_be_linked_nor_renamed(
 
 def test_a_number_that_another_process_takes_first_is_not_taken_twice() -> None:
     vfs = UnlockedVfs()
-    vfs.make_directories("/root/own")
+    vfs.make_directories("/store/own")
     others: list[WriterLock] = []
 
     class Slow(FaultyVfs):
@@ -90,8 +90,8 @@ def test_a_number_that_another_process_takes_first_is_not_taken_twice() -> None:
 
 def test_a_writer_that_came_later_and_took_a_lower_number_begins_again() -> None:
     vfs = UnlockedVfs()
-    vfs.make_directories("/root/own")
-    vfs.make_directories("/root/own/writers/00000000000000000007")
+    vfs.make_directories("/store/own")
+    vfs.make_directories("/store/own/writers/00000000000000000007")
 
     class Stale(FaultyVfs):
         """Lists the writers for the first time as they were before the seventh."""
@@ -101,12 +101,12 @@ def test_a_writer_that_came_later_and_took_a_lower_number_begins_again() -> None
             return [] if self.calls["entries"] == 1 else self.inner.entries(directory)
 
     assert taken(Stale(vfs)).drafts.endswith("8")
-    assert [name[-1] for name, _, _ in vfs.entries("/root/own/writers")] == ["8"]
+    assert [name[-1] for name, _, _ in vfs.entries("/store/own/writers")] == ["8"]
 
 
 def test_a_process_that_goes_on_drafting_keeps_the_next_one_out() -> None:
     vfs = UnlockedVfs()
-    vfs.make_directories("/root/own")
+    vfs.make_directories("/store/own")
     first = taken(vfs)
 
     class Drafting(FaultyVfs):
@@ -114,7 +114,7 @@ def test_a_process_that_goes_on_drafting_keeps_the_next_one_out() -> None:
             if call == "remove_directory":
                 written(vfs, f"{path}/draft")
 
-    with pytest.raises(StoreLocked, match=r"goes on writing in /root/own/writers/0+1;"):
+    with pytest.raises(StoreLocked, match=r"goes on writing in /store/own/writers/0+1;"):
         taken(Drafting(vfs))
     with pytest.raises(Overtaken):
         first.check()
@@ -122,7 +122,7 @@ def test_a_process_that_goes_on_drafting_keeps_the_next_one_out() -> None:
 
 def test_a_full_disk_lets_a_writer_in_and_refuses_it_when_it_publishes() -> None:
     vfs = MemoryVfs()
-    vfs.make_directories("/root/own")
+    vfs.make_directories("/store/own")
     full = FaultyVfs(vfs)
     full.fail("make_directories", error=errno.ENOSPC, forever=True)
     lock = taken(full)
@@ -136,7 +136,7 @@ def test_a_full_disk_lets_a_writer_in_and_refuses_it_when_it_publishes() -> None
 
 def test_a_lock_is_given_back_where_no_generation_can_be_taken() -> None:
     vfs = MemoryVfs()
-    vfs.make_directories("/root/own")
+    vfs.make_directories("/store/own")
     broken = FaultyVfs(vfs)
     broken.fail("create")
     with pytest.raises(OSError, match="Input/output error"):
