@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tubestore.messages import Ack, BatchAck, Copied, Message, Page, PageSet, Polled, Removed
     from tubestore.options import Durability, OnDamage, StoreOptions, TopicOptions
     from tubestore.reading.tubemq_reads import GetMessageResult
+    from tubestore.shard.compaction import MergedFiles
     from tubestore.store.leases import Lease
     from tubestore.store.manager import MessageStoreManager
     from tubestore.store.retention import SegmentRow
@@ -90,6 +91,7 @@ def open(
     retention_interval_ms: Age = 180_000,
     trash_grace_ms: Age = 120_000,
     staging_grace_ms: Age = 86_400_000,
+    compact_files_min: int = 8,
     vfs: Vfs | None = None,
     clock: Clock | None = None,
     background: bool = True,
@@ -156,6 +158,7 @@ __getattr__ = lazily(
         "StoreOptions": "options",
         "Topic": "store.topic",
         "Lease": "store.leases",
+        "MergedFiles": "shard.compaction",
         "SegmentRow": "store.retention",
         "TopicOptions": "options",
     },
@@ -179,6 +182,7 @@ __all__ = [
     "JobTaken",
     "Lease",
     "MemberFenced",
+    "MergedFiles",
     "Message",
     "MessageStoreManager",
     "MessageTooLarge",

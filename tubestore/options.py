@@ -107,6 +107,8 @@ class StoreOptions:
     - `trash_grace_ms`: how long a removed file stays in the trash, for readers that have it open.
     - `staging_grace_ms`: time without a write after which the background removes what a job
       staged and did not publish.
+    - `compact_files_min`: the background merges full files of a shard that are small and lie side
+      by side when so many of them become one. 0: it merges none.
 
     >>> StoreOptions(durability="fsync", sync_after_ms=1000).durability
     'fsync'
@@ -138,6 +140,7 @@ class StoreOptions:
     retention_interval_ms: AgeInMs = setting(180_000)
     trash_grace_ms: AgeInMs = setting(120_000)
     staging_grace_ms: AgeInMs = setting(86_400_000)
+    compact_files_min: int = 8
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
@@ -153,6 +156,7 @@ class StoreOptions:
             "append_timeout_ms",
             "journal_size_bytes",
             "trash_grace_ms",
+            "compact_files_min",
         }
         for each in fields(self):
             if each.type not in ("int", "SizeInBytes", "AgeInMs"):
@@ -166,6 +170,8 @@ class StoreOptions:
                 raise ValueError(f"{each.name} = {value}: too small")
             if number >= WHOLE_END:
                 raise ValueError(f"{each.name} = {value}: below 2**62")
+        if self.compact_files_min == 1:
+            raise ValueError("compact_files_min = 1: 2 files or more become one, or 0 for none")
 
     def with_values(self, **values: Any) -> StoreOptions:
         """Return a copy with some settings changed; an unknown name is a TypeError."""

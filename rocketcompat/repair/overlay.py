@@ -185,7 +185,7 @@ class OverlayVfs:
         raise OSError("a planned directory is read-only")
 
     make_directories = rename = link = remove = remove_directory = _refuse
-    sync_directory = replace_file = file_system = _refuse
+    sync_directory = replace_file = file_system = set_modified_ms = _refuse
 
     def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> VfsLock:
         """Refused."""

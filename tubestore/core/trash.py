@@ -1,7 +1,8 @@
 """Where removed files wait until they are no longer read.
 
-    <shard>/.tubestore/trash/<segment>.<ms>              what retention removed
-    <root>/.tubestore/trash/<topic>-<store id>.<ms>/     the shards of a deleted topic
+    <shard>/.tubestore/trash/<segment>.<ms>           what retention removed or compaction merged
+    <shard>/.tubestore/trash/<segment>.merging.<ms>   what compaction is writing
+    <root>/.tubestore/trash/<topic>-<store id>.<ms>/  the shards of a deleted topic
 
 `ms` is the time of the removal. A reader that began before, in this process or in another one,
 goes on with the file that it has open or mapped, and finds it here if it has to open it again.
@@ -52,6 +53,19 @@ def move(vfs: Vfs, path: str, trash: str, now_ms: int) -> str | None:
             raise
         remove_tree(vfs, path)
         return None
+    return target
+
+
+def keep(vfs: Vfs, path: str, trash: str, now_ms: int) -> str:
+    """Give a file a second name in a trash, and return it: its own is about to be another file's.
+
+    The trash is there.
+    """
+    target = join(trash, f"{basename(path)}.{now_ms}")
+    try:
+        vfs.link(path, target)
+    except FileExistsError:
+        return keep(vfs, path, trash, now_ms + 1)
     return target
 
 

@@ -189,6 +189,9 @@ class Vfs(Protocol):
     def modified_ms(self, path: str) -> int:
         """Last modification, ms since the epoch."""
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Give a file another time of its last modification; durable with its next change."""
+
     def read_file(self, path: str) -> bytes:
         """Read a whole small file; FileNotFoundError if it is missing."""
 

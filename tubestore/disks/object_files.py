@@ -229,6 +229,10 @@ class ObjectVfs:
         """Refuse."""
         _refuse(path)
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Refuse."""
+        _refuse(path)
+
     def rename(self, source: str, target: str) -> None:
         """Refuse."""
         _refuse(target)

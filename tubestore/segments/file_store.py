@@ -14,7 +14,7 @@ at a time; `FileSnapshot`s are immutable and are read from any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from os.path import dirname
 from typing import Any, NamedTuple, Protocol
@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tubestore.core import trash
+from tubestore.core.doors import logger
 from tubestore.core.layout import Buffer
-from tubestore.core.paths import join
-from tubestore.core.vfs import Vfs
+from tubestore.core.paths import OWN_DIRECTORY, join
+from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore, OffsetOutOfRange
 from tubestore.options import StoreOptions
 from tubestore.record.names import DATA_SUFFIX, INDEX_DIRECTORY, INDEX_SUFFIX
@@ -35,6 +36,7 @@ from tubestore.segments.lookup import IndexLists
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import Adopted, FileSegmentList, Segments
 
+log = logger(__name__)
 Array = np.ndarray[Any, Any]
 #: Returns the index and data offset at which the hidden part begins.
 Limits = Callable[[], tuple[int, int] | None]
@@ -336,6 +338,51 @@ class MsgFileStore:
         if path is not None:
             segment.moved_to(path)
         segments.now = segments.now.from_on(segment.end)
+
+    def merge(
+        self,
+        segments: FileSegmentList,
+        run: Sequence[FileSegment],
+        copy: VfsFile,
+        *,
+        now_ms: int,
+        sync: Callable[[str], None],
+    ) -> None:
+        """Put a file with the bytes of sealed segments, synced and compared, in their place.
+
+        The digests go first, which describe files that change or go. The renaming over the first
+        segment is durable (`sync` of a directory) before another one is touched. After a crash in
+        between the others lie inside of it, and listings leave them out. All old files are in the
+        trash then, where readers find them.
+        """
+        own = join(self.directory, OWN_DIRECTORY)
+        for segment in run:
+            segments.discard_digests(segment)
+        self.vfs.sync_directory(own)
+        first, path = run[0], run[0].path
+        kept = trash.keep(self.vfs, path, trash.trash_of(self.directory), now_ms)
+        self.vfs.rename(copy.path, path)
+        copy.moved_to(path)
+        segments.merge(run, copy)
+        first.moved_to(kept)
+        for segment in run if segments is self.index else ():
+            self.lists.forget(segment)
+        sync(segments.directory)
+        for segment in run[1:]:
+            moved = trash.move(self.vfs, segment.path, trash.trash_of(self.directory), now_ms)
+            if moved is not None:
+                segment.moved_to(moved)
+        sync(segments.directory)
+
+    def put_away_merged(self, now_ms: int) -> None:
+        """Move what a compaction that was interrupted has left to the trash."""
+        for segments in (self.data, self.index):
+            if segments.merged:
+                self.vfs.sync_directory(segments.directory)  # the file that has their bytes
+            for path in segments.merged:
+                trash.move(self.vfs, path, trash.trash_of(self.directory), now_ms)
+                log.info("%s is a part of the file before it: a compaction was interrupted", path)
+            segments.merged = []
 
     def _is_below(self, segment: FileSegment, data_offset: int) -> bool:
         """True if no entry of an index segment points to data at or behind an offset."""

@@ -28,6 +28,7 @@ from tubestore.record.names import (
     parse_store_key,
     store_key,
 )
+from tubestore.segments.segment_list import without_merged
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import staging_directory
 
@@ -277,7 +278,8 @@ def _list(
         for path, is_directory, size in found.others
         if path.endswith(suffix) and not is_directory
     ]
-    return tuple(StoredFile(path, start, size) for start, path, size in found.files), tuple(strays)
+    files, _ = without_merged(vfs, found.files)
+    return tuple(StoredFile(path, start, size) for start, path, size in files), tuple(strays)
 
 
 def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:

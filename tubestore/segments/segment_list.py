@@ -1,6 +1,7 @@
 """The rolling files of one stream (data or index) of a shard, by start offset.
 
-Invariants: segments touch without gap or overlap; only the last one is not sealed.
+Invariants: segments touch without gap or overlap; only the last one is not sealed. A file that lies
+inside the one before it, with the same bytes, is left over from a compaction and is left out.
 
 Guards: changes come under the shard's flush lock and replace `now` as a whole, so a reader
 works on the `Segments` that it took (copy on write; rolls are rare): what retention removes
@@ -12,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from tubestore.core.paths import join
 from tubestore.core.trees import files_by_start
-from tubestore.core.vfs import Vfs
+from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import NotAStore
 from tubestore.record.names import parse_segment_name, segment_name
 from tubestore.segments.digests import (
@@ -44,6 +45,47 @@ class Adopted(NamedTuple):
     size: int
     #: True if they are behind the last byte of the live file; else they are a file.
     is_behind: bool = False
+
+
+#: Bytes of two files that are compared at a time.
+_COMPARED_BYTES = 1 << 20
+#: (start, path, bytes) of a file.
+Listed = tuple[int, str, int]
+
+
+def without_merged(vfs: Vfs, listed: list[Listed]) -> tuple[list[Listed], list[str]]:
+    """Split files, by start, into those of the stream and the paths of those left by a compaction.
+
+    Compaction puts a file that has the bytes of several in the place of the first, and then removes
+    the others; a crash in between leaves them. A file inside another one that has other bytes is no
+    such file.
+    """
+    kept: list[Listed] = []
+    merged: list[str] = []
+    for start, path, size in listed:
+        if kept and size:
+            first, whole, length = kept[-1]
+            if start + size <= first + length and _has(vfs, whole, path, start - first, size):
+                merged.append(path)
+                continue
+        kept.append((start, path, size))
+    return kept, merged
+
+
+def _has(vfs: Vfs, path: str, part: str, position: int, size: int) -> bool:
+    """Return whether a file has the bytes of another one at a position; False without an answer."""
+    try:
+        with (
+            contextlib.closing(vfs.open(path, writable=False)) as whole,
+            contextlib.closing(vfs.open(part, writable=False)) as small,
+        ):
+            for done in range(0, size, _COMPARED_BYTES):
+                some = min(_COMPARED_BYTES, size - done)
+                if whole.pread(some, position + done) != small.pread(some, done):
+                    return False
+    except OSError:  # it went away since it was listed, or cannot be read
+        return False
+    return True
 
 
 class Segments:
@@ -124,6 +166,8 @@ class FileSegmentList:
         self.now = _NONE
         #: Sealed here and without digests yet.
         self._newly_sealed: deque[FileSegment] = deque()
+        #: Files that a compaction has left when the files were listed.
+        self.merged: list[str] = []
 
     @classmethod
     def load(
@@ -145,6 +189,7 @@ class FileSegmentList:
         """
         found: dict[int, FileSegment] = {}
         listed = files_by_start(vfs, directory, partial(parse_segment_name, suffix=suffix))
+        listed, merged = without_merged(vfs, listed)
         end = limit() if limit is not None else None
         for start, path, size in listed:
             if end is None or start <= end:
@@ -160,6 +205,7 @@ class FileSegmentList:
                 reason = f"{after.path} does not start where the one before ends ({before.end})"
                 raise NotAStore(directory, reason)
         loaded = cls(vfs, directory, suffix, segment_size_bytes)
+        loaded.merged = merged
         loaded.now = known if list(known) == segments else Segments(segments)
         for segment in segments[:-1]:
             segment.sealed = True
@@ -283,6 +329,15 @@ class FileSegmentList:
             else:
                 self._seal(segment)
         self.now = changed
+
+    def merge(self, run: Sequence[FileSegment], file: VfsFile) -> None:
+        """Put a synced file with the bytes of these sealed segments in their place."""
+        start, end = run[0].start, run[-1].end
+        segment = FileSegment(file, start, end - start, sealed=True, vfs=self._vfs)
+        segment.synced_end = end
+        rest = (s for s in self.now if not start <= s.start < end)
+        self.now = Segments((*rest, segment))
+        self._newly_sealed.append(segment)
 
     def cut(self, end: int, *, take_out: Callable[[str], object] | None = None) -> None:
         """Forget everything from `end` on; whole segments behind it are removed, the last first.

@@ -1,5 +1,5 @@
 """One `MessageStore`: a write buffer over one shard's files.
 
-Reading order: statistics, mem_store, write_buffer, durable_files, announcements, message_store,
-unrecovered, reader, workers.
+Reading order: statistics, mem_store, write_buffer, compaction, durable_files, announcements,
+message_store, unrecovered, reader, workers.
 """

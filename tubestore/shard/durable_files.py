@@ -28,6 +28,7 @@ import numpy as np
 from tubestore.clock import Clock
 from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
+from tubestore.core.vfs import VfsFile
 from tubestore.errors import (
     DiskFull,
     StoreClosed,
@@ -43,6 +44,7 @@ from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpo
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
+from tubestore.shard.compaction import Run
 from tubestore.shard.statistics import ShardCounters
 
 log = logger(__name__)
@@ -409,6 +411,17 @@ class DurableFiles:
                 now_ms=self._clock.now_ms(),
                 record_begins=partial(raise_begin, self.files, (ends.index_end, ends.data_end)),
                 sync=self._sync_names,
+            )
+        finally:
+            ends = self.files.snapshot()  # it may read, so not under the lock
+            with self._lock:
+                self.visible = ends
+
+    def merge(self, run: Run, copy: VfsFile) -> None:
+        """Put a file with the bytes of sealed segments in their place; under the flush lock."""
+        try:
+            self.files.merge(
+                run.stream, run.segments, copy, now_ms=self._clock.now_ms(), sync=self._sync_names
             )
         finally:
             ends = self.files.snapshot()  # it may read, so not under the lock

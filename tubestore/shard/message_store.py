@@ -68,6 +68,7 @@ from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
 from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
+from tubestore.shard.compaction import Run, begin_copy, drop_copy, fill_copy
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
 from tubestore.shard.statistics import ShardCounters
@@ -162,6 +163,7 @@ class MessageStore:
         """
         try:
             files.load(writable=True)
+            files.put_away_merged(clock.now_ms())
             own = None if files.is_new else own_checkpoint(files)
             lost = go_on_behind_lost_files(
                 files,
@@ -674,6 +676,27 @@ class MessageStore:
             if everything:
                 self._durable.seal()
             return self._durable.remove_below(data_offset)
+
+    def merge(self, run: Run) -> None:
+        """Put one file in the place of small sealed ones; see `compaction.py`.
+
+        Appends wait for the renamings only. OSError before the first renaming, and the files are
+        as they were; a failed sync fails the shard.
+        """
+        with self._flush_lock:
+            with self._append_lock:
+                self._durable.check_usable()
+            copy = begin_copy(self.files, run, self._clock.now_ms())
+        try:
+            fill_copy(self.files, run, copy)
+            with self._flush_lock:
+                with self._append_lock:
+                    self._durable.check_usable()
+                if all(segment.sealed and run.stream.now.find(segment.start) is segment
+                       for segment in run.segments):  # fmt: skip
+                    self._durable.merge(run, copy)
+        finally:
+            drop_copy(self.files, copy)
 
     # -- read --------------------------------------------------------------------------------
 

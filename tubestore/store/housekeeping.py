@@ -1,4 +1,4 @@
-"""Retention of an open store: topics with bounds, trashes, leases, what jobs have left.
+"""Housekeeping of an open store: retention, compaction, trashes, leases, what jobs have left.
 
 A pass reads files only; a shard that has nothing to lose is not opened for it. Between plan and
 removal a shard may grow: the files that are written to by then stay.
@@ -12,8 +12,8 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,14 +32,15 @@ from tubestore.errors import (
 from tubestore.groups.admin import expire
 from tubestore.groups.membership import TopicShape
 from tubestore.groups.settings import held_by_groups
-from tubestore.record.names import parse_store_key, store_key
+from tubestore.record.names import INDEX_DIRECTORY, parse_store_key, store_key
+from tubestore.shard.compaction import Limits, MergedFiles, compact
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
 from tubestore.store.context import Context
 from tubestore.store.leases import Lease, LeaseRecord, forget_expired, live_leases
 from tubestore.store.retention import RetentionBounds, SegmentRow, ShardPlan, keep_within, plan
 from tubestore.store.topic_shards import TopicShards
-from tubestore.values import Age, Size, age_ms, checked_whole, size_bytes
+from tubestore.values import WHOLE_END, Age, Size, age_ms, checked_whole, size_bytes, size_text
 
 log = logger(__name__)
 
@@ -48,6 +49,11 @@ FIRST_PASS_MS = 10_000
 _TRIES = 5
 #: Between topics, so that a pass over thousands takes the interpreter half of the time.
 _PAUSE_S = 0.001
+#: Bytes that a pass in the background merges: it reads them twice and writes them once.
+COMPACTED_BYTES = 64 << 20
+#: A merged file has at most such a part of what a topic's bounds keep, in bytes and in time: a file
+#: goes as a whole, when its newest message is due.
+_PARTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,10 @@ class Housekeeping:
         #: Topics that were not in use at their last pass, and when the next one is due (ms).
         self._quiet: weakref.WeakKeyDictionary[TopicShards, tuple[RetentionBounds, int]]
         self._quiet = weakref.WeakKeyDictionary()
+        #: Files that compaction leaves as they are, by their paths: they were found damaged.
+        self._left: weakref.WeakKeyDictionary[TopicShards, set[str]] = weakref.WeakKeyDictionary()
+        #: Topics that were not in use and had no files to be merged.
+        self._looked_at: weakref.WeakSet[TopicShards] = weakref.WeakSet()
 
     # -- retention ---------------------------------------------------------------------------
 
@@ -206,6 +216,87 @@ class Housekeeping:
         directory = join(self._root, store_key(topic, store_id))
         return ShardReader(self._vfs, directory, topic, store_id, self._options)
 
+    # -- compaction --------------------------------------------------------------------------
+
+    def compact(
+        self, topics: Iterable[TopicShards], *, files_min: int, dry_run: bool
+    ) -> list[MergedFiles]:
+        """Merge small sealed files next to each other; returns a row for each that came of it."""
+        self._context.check_open(writing=not dry_run)
+        checked_whole("files_min", files_min)
+        if files_min < 2:
+            raise InvalidMessage(f"files_min = {files_min}: 2 files or more become one")
+        with self._lock:
+            return [
+                row
+                for topic in topics
+                for row in self._compact(topic, files_min, WHOLE_END, dry_run=dry_run)
+            ]
+
+    def _compact(
+        self, topic: TopicShards, files_min: int, room: int, *, dry_run: bool = False
+    ) -> Iterator[MergedFiles]:
+        """Merge files of a topic while they have at most `room` bytes together."""
+        for store_id in self._store_ids(topic):
+            if not self._has_files(topic, store_id, files_min):
+                continue
+            try:
+                for row in self._compact_shard(topic, store_id, files_min, room, dry_run):
+                    room -= row.bytes if row.verdict == "merged" else 0
+                    yield row
+            except NotAStore as error:
+                if self._options.on_damage == "raise":
+                    raise
+                log.warning("compaction passes by %s", error)
+
+    def _has_files(self, topic: TopicShards, store_id: int, count: int) -> bool:
+        """Return whether a shard may have so many sealed files of a stream; opens nothing."""
+        opened = topic.by_id.get(store_id)
+        if opened is not None:
+            return max(len(opened.files.data), len(opened.files.index)) > count
+        directory = join(self._root, store_key(topic.name, store_id))
+        index = len(self._vfs.entries(join(directory, INDEX_DIRECTORY)))
+        return max(topic.data_segments(store_id), index) > count
+
+    def _compact_shard(
+        self, topic: TopicShards, store_id: int, files_min: int, room: int, dry_run: bool
+    ) -> Iterator[MergedFiles]:
+        if dry_run:
+            known = topic.opened_shard(store_id) or self._reader(topic.name, store_id)
+            files, merge = known.files, None
+        else:
+            shard = topic.writable(store_id)
+            files, merge = shard.files, shard.merge
+        now_ms, options = self._clock.now_ms(), self._options
+        leases = live_leases(self._vfs, self._root, now_ms)
+        plan = ShardPlan(self._vfs, topic.name, store_id, files.snapshot(), leases, now_ms)
+        held = [lease.holds(store_key(topic.name, store_id)) for lease in leases]
+        index_until = min((offset for offset in held if offset is not None), default=WHOLE_END)
+        numbers = {segment.start: number for number, segment in enumerate(plan.data)}
+        bounds = topic.options
+        largest = WHOLE_END if bounds.max_bytes is None else bounds.max_bytes // _PARTS
+        limits = Limits(
+            min(largest, options.segment_size_bytes), files_min, plan.held_from, room,
+            times=lambda segment: plan.times(numbers[segment.start])[:2],
+            span_max_ms=None if bounds.max_age_ms is None else bounds.max_age_ms // _PARTS,
+        )  # fmt: skip
+        of_index = replace(
+            limits, size_max=min(largest, options.index_segment_size_bytes), until=index_until,
+            times=lambda segment: plan.index_times(segment)[:2],
+        )  # fmt: skip
+        left = self._left.setdefault(topic, set())
+        for name, stream, each in (("data", files.data, limits), ("index", files.index, of_index)):
+            each = replace(each, room=room)
+            for run, reason in compact(files, stream, each, left, merge):
+                now, size = stream.find(run.segments[0].start), run.size
+                assert now is not None
+                room -= 0 if reason else size
+                yield MergedFiles(
+                    topic.name, store_id, name, now.path, now.start, len(run.segments), size,
+                    "stays" if reason else "merged",
+                    reason or f"{len(run.segments)} files have {size_text(size)} together",
+                )  # fmt: skip
+
     # -- by itself ---------------------------------------------------------------------------
 
     def is_due(self) -> bool:
@@ -234,8 +325,30 @@ class Housekeeping:
                 if pause(_PAUSE_S):
                     return
                 self._try(topic.name, partial(self._tidy, topic, bounds, held))
+        if self._options.compact_files_min and self._compact_some(topics, pause):
+            return
         self._try("the trash", partial(self.empty_trashes, topics))
         self._try("what jobs have staged", partial(self._clean, clean_staging))
+
+    def _compact_some(self, topics: Iterable[TopicShards], pause: Callable[[float], bool]) -> bool:
+        """Merge some bytes of small files; returns whether the pass is to end."""
+        room = [COMPACTED_BYTES]
+
+        def compact(topic: TopicShards) -> None:
+            with self._lock:
+                for row in self._compact(topic, self._options.compact_files_min, room[0]):
+                    room[0] -= row.bytes if row.verdict == "merged" else 0
+                    log.info("%s: %s: %s", row.path, row.verdict, row.reason)
+            if not topic.opened_shards():
+                self._looked_at.add(topic)
+
+        for topic in topics:
+            # Only this process adds files: to a topic that is not in use none come.
+            if room[0] and (topic.opened_shards() or topic not in self._looked_at):
+                if pause(_PAUSE_S):
+                    return True
+                self._try(f"the small files of {topic.name}", partial(compact, topic))
+        return False
 
     def _clean(self, clean_staging: Callable[[], object]) -> None:
         leases = live_leases(self._vfs, self._root, self._clock.now_ms())

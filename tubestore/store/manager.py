@@ -26,6 +26,7 @@ from tubestore.groups.exchange import offsets_meta, parse_offsets_meta
 from tubestore.groups.settings import GroupSettings, change_settings
 from tubestore.messages import BatchAck, Rows
 from tubestore.options import Durability, StoreOptions, TopicOptions
+from tubestore.shard.compaction import MergedFiles
 from tubestore.staging.job_files import StagedFile
 from tubestore.store.append import append_to_topics
 from tubestore.store.engine import Engine
@@ -518,6 +519,30 @@ class MessageStoreManager(Mapping[str, Topic]):
         return self._engine.housekeeping.retain(
             chosen, max_age=max_age, max_bytes=max_bytes, dry_run=dry_run
         )
+
+    @documented
+    def compact(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        files_min: int = 8,
+        dry_run: bool = False,
+    ) -> list[MergedFiles]:
+        """Merge small files of some topics, or of all; returns a row for each one that came of it.
+
+        Full files of a shard that lie side by side become one, of at most the size of a file, where
+        `files_min` or more of them fit into it. Offsets, times and job ids stay, and readers go on;
+        the old files wait in the trash. The new file is synced and compared before it takes their
+        place. Files behind a lease's offset stay, and damaged ones, which have a row, too. A merged
+        file has at most a tenth of the topic's `max_age` and `max_bytes`. With `dry_run` nothing is
+        read or merged, and a store that is open for reading will do.
+
+        The background does it by itself (`compact_files_min`), 64 MiB each time. Any thread may
+        call it. It needs room for a copy: DiskFull, and what was merged before stays so.
+        ReadOnlyStore, InvalidMessage, StoreFailed.
+        """
+        chosen = self._engine.topics.chosen(topics)
+        return self._engine.housekeeping.compact(chosen, files_min=files_min, dry_run=dry_run)
 
     @documented
     def explain_retention(

@@ -171,6 +171,11 @@ class FaultyVfs:
         """Last modification; never fails."""
         return self.inner.modified_ms(path)
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Give a file another time of its last modification."""
+        self.ask("set_modified_ms", path)
+        self.inner.set_modified_ms(path, time_ms)
+
     def read_file(self, path: str) -> bytes:
         """Read a whole small file."""
         self.ask("read_file", path)

@@ -342,6 +342,10 @@ class MemoryVfs:
             return 0
         return self.inode_at(path).modified_ms
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Give a file another time; a crash state of a recording has that of its last write."""
+        self.inode_at(path).modified_ms = time_ms
+
     def read_file(self, path: str) -> bytes:
         """Read a whole small file."""
         inode = self.inode_at(path)
