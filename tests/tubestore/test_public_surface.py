@@ -17,7 +17,7 @@ from tubestore.testing import MemoryVfs
 Store = tubestore.MessageStoreManager
 
 STORE = """
-    abort append_batch change_group change_topic clean_staging close commit_group consumer
+    abort append_batch change_group change_topic clean_staging close commit_group compact consumer
     create_topic delete_group delete_topic describe_group describe_topic empty_trash ensure_topics
     expire_groups explain_retention export_groups flush get groups import_groups items keys lease
     maintain mode

@@ -372,7 +372,6 @@ class MsgFileStore:
             moved = trash.move(self.vfs, segment.path, trash.trash_of(self.directory), now_ms)
             if moved is not None:
                 segment.moved_to(moved)
-        sync(segments.directory)
 
     def put_away_merged(self, now_ms: int) -> None:
         """Move what a compaction that was interrupted has left to the trash."""

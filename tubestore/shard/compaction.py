@@ -14,10 +14,10 @@ what a crash after each leaves:
 | the others go to the trash | one file, and some that lie inside it |
 | the shard's lists have the one file; its digests are made | one file |
 
-A file that lies inside the one before it, with the same bytes, is left out by all who list files
+A file that lies inside the one before it, with the same bytes, is left out of every listing
 (`segments/segment_list.without_merged`), and the next opening for writing moves it to the trash.
-With other bytes it is damage, as it always was. A TubeMQ broker knows no such files: after a crash
-open the store for writing first, as after a half-published job.
+With other bytes it is damage, as it always was. A TubeMQ broker does not start with such files:
+after a crash open the store for writing first, as after a half-published job.
 
 Readers go on with the files that they have: they find them in the trash. A plan of Spark names
 files and offsets: those of the first file are in the merged one, the others in the trash, while
@@ -59,7 +59,7 @@ _COPY_BYTES = 1 << 20
 class MergedFiles:
     """Files next to each other that compaction merges, or one that it leaves as it is.
 
-    `stream`: "data" or "index"; `path`: the first file, whose name the merged one has; `files`: how
+    `stream`: "data" or "index"; `path`: the first file, and the merged one; `files`: how
     many there were; `verdict`: "merged" or "stays".
     """
 
@@ -74,7 +74,7 @@ class MergedFiles:
     reason: str
 
 
-class Run(NamedTuple):
+class FileRun(NamedTuple):
     """Sealed files next to each other that become one."""
 
     stream: FileSegmentList
@@ -106,7 +106,7 @@ class Limits:
     span_max_ms: int | None = None
 
 
-def runs(stream: FileSegmentList, limits: Limits, left: Container[str] = ()) -> Iterator[Run]:
+def runs(stream: FileSegmentList, limits: Limits, left: Container[str] = ()) -> Iterator[FileRun]:
     """Go through the files of a stream that become one, the oldest first; reads no file.
 
     `left`: the paths of files that stay as they are.
@@ -140,12 +140,12 @@ def _fits(run: list[FileSegment], segment: FileSegment, limits: Limits) -> bool:
     return max(known, default=0) - min(known, default=0) <= limits.span_max_ms
 
 
-def _worth(stream: FileSegmentList, run: list[FileSegment], limits: Limits) -> Iterator[Run]:
+def _worth(stream: FileSegmentList, run: list[FileSegment], limits: Limits) -> Iterator[FileRun]:
     """Yield the end of a run in which no file is larger than the others together, if there is."""
     for first in range(len(run) - limits.files_min + 1):
         rest = run[first:]
         if 2 * max(segment.size for segment in rest) <= rest[-1].end - rest[0].start:
-            yield Run(stream, tuple(rest))
+            yield FileRun(stream, tuple(rest))
             return
 
 
@@ -154,8 +154,8 @@ def compact(
     stream: FileSegmentList,
     limits: Limits,
     left: set[str],
-    merge: Callable[[Run], None] | None,
-) -> Iterator[tuple[Run, str]]:
+    merge: Callable[[FileRun], None] | None,
+) -> Iterator[tuple[FileRun, str]]:
     """Merge the files of a stream and yield what became one, with ""; a damaged file with a reason.
 
     Damaged files are added to `left`, which has those of earlier calls. Without `merge` nothing is
@@ -169,7 +169,7 @@ def compact(
         if damage is not None:
             segment, reason = damage
             left.add(segment.path)
-            yield Run(stream, (segment,)), reason
+            yield FileRun(stream, (segment,)), reason
             continue
         merge(run)
         limits = replace(limits, begin=run.segments[-1].end, room=limits.room - run.size)
@@ -179,7 +179,7 @@ def compact(
 # -- are they sound? -------------------------------------------------------------------------------
 
 
-def unsound(files: MsgFileStore, run: Run) -> tuple[FileSegment, str] | None:
+def unsound(files: MsgFileStore, run: FileRun) -> tuple[FileSegment, str] | None:
     """Return the first file of a run that is not what it was, and why; None: all are sound.
 
     Reads all of it, and of the other stream what belongs to it. OSError.
@@ -257,7 +257,7 @@ def _index_is_sound(files: MsgFileStore, segment: FileSegment, _: list[int]) -> 
 # -- the copy --------------------------------------------------------------------------------------
 
 
-def begin_copy(files: MsgFileStore, run: Run, now_ms: int) -> VfsFile:
+def begin_copy(files: MsgFileStore, run: FileRun, now_ms: int) -> VfsFile:
     """Make the file that the bytes of a run are copied to; OSError.
 
     While no one can delete the topic: its directory is not to be made anew.
@@ -271,7 +271,7 @@ def begin_copy(files: MsgFileStore, run: Run, now_ms: int) -> VfsFile:
     return files.vfs.open(join(place, name), create=True)
 
 
-def fill_copy(files: MsgFileStore, run: Run, copy: VfsFile) -> None:
+def fill_copy(files: MsgFileStore, run: FileRun, copy: VfsFile) -> None:
     """Copy the bytes of a run, sync them, and read them again; OSError.
 
     The copy is as old as the newest file: TubeMQ's retention goes by that.

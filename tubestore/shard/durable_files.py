@@ -44,7 +44,7 @@ from tubestore.segments.checkpoint import lower_ends, raise_begin, write_checkpo
 from tubestore.segments.file_store import FileSnapshot, MsgFileStore
 from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
-from tubestore.shard.compaction import Run
+from tubestore.shard.compaction import FileRun
 from tubestore.shard.statistics import ShardCounters
 
 log = logger(__name__)
@@ -314,7 +314,7 @@ class DurableFiles:
             self.commits.run(lambda: self.commits.end)
 
     def _synced(self, sync: Callable[[], int | None], data_end: int | None) -> int:
-        """Run a sync; returns how far data is safe. A failed sync fails the shard."""
+        """FileRun a sync; returns how far data is safe. A failed sync fails the shard."""
         with self._lock:
             self.check_usable()
         begun = self._clock.monotonic()
@@ -417,7 +417,7 @@ class DurableFiles:
             with self._lock:
                 self.visible = ends
 
-    def merge(self, run: Run, copy: VfsFile) -> None:
+    def merge(self, run: FileRun, copy: VfsFile) -> None:
         """Put a file with the bytes of sealed segments in their place; under the flush lock."""
         try:
             self.files.merge(

@@ -68,7 +68,7 @@ from tubestore.segments.reconcile import RecoverReport
 from tubestore.segments.recovery import recover
 from tubestore.segments.segment_list import Adopted
 from tubestore.shard.announcements import Announcements
-from tubestore.shard.compaction import Run, begin_copy, drop_copy, fill_copy
+from tubestore.shard.compaction import FileRun, begin_copy, drop_copy, fill_copy
 from tubestore.shard.durable_files import DurableFiles
 from tubestore.shard.mem_store import MsgMemStore
 from tubestore.shard.statistics import ShardCounters
@@ -677,7 +677,7 @@ class MessageStore:
                 self._durable.seal()
             return self._durable.remove_below(data_offset)
 
-    def merge(self, run: Run) -> None:
+    def merge(self, run: FileRun) -> None:
         """Put one file in the place of small sealed ones; see `compaction.py`.
 
         Appends wait for the renamings only. OSError before the first renaming, and the files are

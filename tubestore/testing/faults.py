@@ -172,8 +172,7 @@ class FaultyVfs:
         return self.inner.modified_ms(path)
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        """Give a file another time of its last modification."""
-        self.ask("set_modified_ms", path)
+        """Give a file another time of its last modification; never fails."""
         self.inner.set_modified_ms(path, time_ms)
 
     def read_file(self, path: str) -> bytes:

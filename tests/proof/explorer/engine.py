@@ -69,6 +69,7 @@ class EngineRun(RandomRun):
             (self.append_mixed, 2),
             (self.publish, 2),
             (self.retain, 2),
+            (self.compact, 2),
             (self.flush, 1),
             (self.sync, 1),
             (self.maintain, 1),
@@ -173,6 +174,10 @@ class EngineRun(RandomRun):
         assert done == going, f"{done}, and the dry run said {going}"
         if self.random.random() < 0.5:
             self.store.empty_trash(grace=0)
+
+    def compact(self) -> None:
+        """Merge small files, as few as there may be; nothing else changes."""
+        self.store.compact(files_min=2)
 
     def _goes(self, promise: Promise, topic: str, firsts: dict[int, int]) -> bool:
         name, store_id = self._shard(promise.id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 import tubestore
-from tests.support.small_files import (
+from tests.support.faults import WatchingVfs
+from tests.tubestore.shard.small_files import (
     HOUR,
     ROOT,
     files,
@@ -19,7 +20,7 @@ from tests.support.small_files import (
     segments,
     small_files,
 )
-from tests.support.small_files import body as body
+from tests.tubestore.shard.small_files import body as body
 from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, NotAStore, ReadOnlyStore, StoreFailed
 from tubestore.offline.check import Reason, check
@@ -349,33 +350,45 @@ def test_a_full_disk_is_one_error_and_leaves_all_files_and_the_store_open() -> N
     assert before.keys() > segments(vfs).keys()
 
 
-@pytest.mark.parametrize(
-    ("call", "nth"), [("sync_directory", n) for n in range(1, 4)] + [("rename", 2), ("rename", 5)]
-)
-def test_a_failure_in_the_middle_leaves_nothing_that_the_next_opening_does_not_finish(
-    call: str, nth: int
-) -> None:
-    vfs, clock = small_files(40)
-    faulty = FaultyVfs(vfs)
-    store = open_store(faulty, clock)
-    shown = rows(store)
-    faulty.fail(call, nth=nth, forever=True)
-    with pytest.raises((StoreFailed, tubestore.StorageError)):
+def calls_of_a_compaction() -> list[tuple[str, int]]:
+    vfs, clock = small_files(12)
+    watching = WatchingVfs(vfs)
+    with open_store(watching, clock) as store:
+        rows(store)
+        watching.on = True
         store.compact(files_min=2)
-    assert rows(store) == shown
-    faulty.heal()
-    engine_of(store).abandon("killed")
-    vfs.release_locks()
-    with open_store(vfs, clock, "r") as reader:
-        assert rows(reader) == shown
-        assert not reader.problems
-    assert list(check(ROOT, vfs=vfs)) == []
-    with open_store(vfs, clock) as again:
-        assert rows(again) == shown
-        again.compact(files_min=2)
-        assert rows(again) == shown
-    assert list(check(ROOT, vfs=vfs)) == []
-    assert all(start + size == after for (start, size), (after, _) in pairwise(files(vfs)))
+        watching.on = False
+    return watching.noted
+
+
+@pytest.mark.parametrize("forever", [False, True])
+def test_whatever_call_fails_nothing_changes_and_the_next_opening_ends_it(forever: bool) -> None:
+    calls = calls_of_a_compaction()
+    assert len(calls) > 50
+    for call, nth in calls:
+        vfs, clock = small_files(12)
+        faulty = FaultyVfs(vfs)
+        store = open_store(faulty, clock)
+        shown = rows(store)
+        faulty.fail(call, nth=nth, forever=forever)
+        with contextlib.suppress(StoreFailed, tubestore.StorageError):
+            store.compact(files_min=2)
+        faulty.heal()
+        assert rows(store) == shown, (call, nth)
+        engine_of(store).abandon("killed")
+        vfs.release_locks()
+        with open_store(vfs, clock, "r") as reader:
+            assert rows(reader) == shown, (call, nth)
+            assert not reader.problems, (call, nth)
+        with open_store(vfs, clock) as again:
+            assert rows(again) == shown, (call, nth)
+            again.compact(files_min=2)
+            assert rows(again) == shown, (call, nth)
+            clock.advance(HOUR)
+            again.empty_trash()
+        assert list(check(ROOT, vfs=vfs)) == [], (call, nth)
+        assert files(vfs) == [(0, 12 * MESSAGE), (12 * MESSAGE, 0)], (call, nth)
+        assert not [path for path in vfs.tree() if "/trash/" in path], (call, nth)
 
 
 def interrupted() -> tuple[MemoryVfs, ManualClock, dict[str, bytes]]:
@@ -398,6 +411,29 @@ def test_the_next_writer_moves_what_an_interrupted_compaction_left_to_the_trash(
     with open_store(vfs, clock) as store:
         assert len(rows(store)) == 40
         assert not left.keys() & vfs.tree().keys()
+
+
+def renamings(vfs: MemoryVfs, do: Callable[[], object]) -> list[str]:
+    """What is renamed in the data directory meanwhile, and its syncs."""
+    journal = vfs.record()
+    do()
+    kinds = {"rename": "goes", "sync_directory": "sync"}
+    return [
+        "comes" if call.target == data_path(0) else kinds[call.kind]
+        for call in journal.calls
+        if (call.kind == "sync_directory" and call.path == SHARD)
+        or (call.kind == "rename" and (call.path + call.target).count(f"{SHARD}/0"))
+    ]
+
+
+def test_a_file_goes_only_when_the_name_of_the_one_with_its_bytes_is_durable() -> None:
+    vfs, clock = small_files(40)
+    with open_store(vfs, clock) as store:
+        rows(store)
+        assert renamings(vfs, store.compact)[:3] == ["comes", "sync", "goes"]
+    vfs, clock, _ = interrupted()
+    with open_store(vfs, clock) as store:
+        assert renamings(vfs, lambda: rows(store))[:2] == ["sync", "goes"]
 
 
 def test_a_file_inside_another_one_with_other_bytes_is_damage_and_stays() -> None:
