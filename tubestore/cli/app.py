@@ -32,7 +32,7 @@ from tubestore.cli.kit.errors import Leave
 from tubestore.cli.kit.output import Format, FormatOption
 from tubestore.cli.kit.progress import bars
 from tubestore.cli.spark import app as spark_jobs
-from tubestore.cli.topic_commands import change, create, delete, retention, topics
+from tubestore.cli.topic_commands import change, compact, create, delete, retention, topics
 
 app = typer.Typer(
     help="An embedded message store in TubeMQ's file format: write, read, inspect, verify.",
@@ -87,7 +87,7 @@ def demo(
         raise Leave(1)
 
 
-for command in (topics, create, change, delete, retention, consume):
+for command in (topics, create, change, delete, retention, compact, consume):
     app.command()(command)
 
 

@@ -131,3 +131,24 @@ def retention(
 
     chosen = command.RetentionRequest(topic, max_age, max_bytes, grace)
     command.retention(root, chosen, explain=explain, apply=apply, **how)
+
+
+@printing_command("format int64 out progress")
+def compact(
+    how: How,
+    root: RootArgument,
+    topic: TopicOption = None,
+    files_min: Annotated[
+        int,
+        typer.Option("--files-min", metavar="N", min=2, help="Merge so many files or more."),
+    ] = 8,
+    apply: Annotated[bool, typer.Option("--apply", help="Merge the files.")] = False,
+) -> None:
+    """Show which small files would become one. --apply merges them.
+
+    Full files of a shard that lie side by side. Offsets and times stay. Damaged files stay as
+    they are and are listed.
+    """
+    from tubestore.cli import retention as command
+
+    command.compact(root, topic, files_min, apply=apply, **how)

@@ -317,3 +317,24 @@ def test_the_real_class_opens_every_store_that_we_repaired_and_returns_what_is_g
     good = {(r["store"], r["indexOffset"]) for r in of_kind(rows, "message") if r["crcOk"]}
     assert len(of_kind(rows, "store")) == 40
     assert expected == good
+
+
+def test_the_real_class_reads_and_goes_on_with_files_that_were_merged(
+    tube: TubeDriver, tmp_path: Path
+) -> None:
+    small = {"segment_size_bytes": 600, "index_segment_size_bytes": 4 * 28}
+    with tubestore.open(tmp_path, **small) as store:
+        logs = store.create_topic("logs", partitions=4)
+        for number in range(60):
+            logs.append(b"ours %d" % number, filter_item="x" if number % 3 else None)
+            logs.flush()
+    settings = {"maxSegmentSize": 600, "maxIndexSegmentSize": 4 * 28}
+    tube.append(tmp_path, "logs", 0, 60, partitions=4, settings=settings)
+    before = len(list(tmp_path.glob("logs-0/**/0*")))
+    with tubestore.open(tmp_path) as store:
+        assert {row.verdict for row in store.compact()} == {"merged"}
+        store.empty_trash(grace=0)
+    assert len(list(tmp_path.glob("logs-0/**/0*"))) < before / 4
+    assert compare(tmp_path, tube) == 120
+    tube.append(tmp_path, "logs", 0, 30, partitions=4)
+    assert compare(tmp_path, tube) == 150

@@ -86,3 +86,55 @@ def test_grace_empties_the_trash(cli: Cli, aged: Path) -> None:
     done = cli("retention", aged, "--apply", "--grace", "0s")
     assert "of the trash deleted" in done.err
     assert list(trash.iterdir()) == []
+
+
+@pytest.fixture
+def scattered(tmp_path: Path) -> Path:
+    """A topic in many small files."""
+    with tubestore.open(tmp_path / "s", segment_size_bytes=300, index_segment_size_bytes=84) as s:
+        topic = s.create_topic("t")
+        for number in range(60):
+            topic.append(b"%0100d" % number)
+            topic.flush()
+    return tmp_path / "s"
+
+
+def data_files(root: Path) -> list[str]:
+    return sorted(path.name for path in root.glob("t-0/*.tube"))
+
+
+def test_compact_shows_which_files_would_become_one_and_apply_merges_them(
+    cli: Cli, scattered: Path
+) -> None:
+    before = data_files(scattered)
+    shown = cli("compact", scattered, "-f", "jsonl")
+    assert data_files(scattered) == before
+    assert "would become 2; --apply merges them" in shown.err
+    assert [(row["stream"], row["files"]) for row in shown.rows] == [("data", 30), ("index", 20)]
+    applied = cli("compact", scattered, "--apply", "-f", "jsonl")
+    assert applied.rows == shown.rows
+    assert applied.err.startswith("50 files with ")
+    assert data_files(scattered) == [before[0], before[-1]]
+    assert [int(body or b"-1") for body in bodies_in(scattered)] == list(range(60))
+    assert "0 files" in cli("compact", scattered, "--apply").err
+
+
+def test_compact_leaves_a_damaged_file_and_says_so(cli: Cli, scattered: Path) -> None:
+    path = scattered / "t-0" / data_files(scattered)[5]
+    bytes_ = bytearray(path.read_bytes())
+    bytes_[70] ^= 1
+    path.write_bytes(bytes_)
+    applied = cli("compact", scattered, "--files-min", "4", "--apply")
+    assert "damaged, and left as they are: 1 (see `tubestore check`)" in applied.err
+    assert path.read_bytes() == bytes_
+    assert len(data_files(scattered)) == 4
+
+
+def test_compact_of_a_topic_or_store_that_is_not_there_is_one_sentence(
+    cli: Cli, scattered: Path
+) -> None:
+    for arguments in ([scattered / "other"], [scattered, "--topic", "x", "--apply"]):
+        missing = cli("compact", *arguments)
+        assert missing.code in (1, 3)
+        assert (missing.out, missing.err.count("\n")) == (b"", 1)
+    assert cli("compact", scattered, "--files-min", "1").code == 2
