@@ -34,6 +34,8 @@ def interrupted(step: Callable[[], object], place: int, function: FunctionType) 
             before[0] = names[frame.f_lasti]
         return trace
 
+    # Python 3.12 reports opcodes only if a frame asked for them before (python/cpython#114480).
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         step()
