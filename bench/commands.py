@@ -366,12 +366,12 @@ def _results(given: Path | None) -> Path:
 
 
 def _report(asked: argparse.Namespace) -> None:
-    from bench.report import markdown, page
+    from bench.report import markdown, page, results
     from bench.report.model import Model
     from bench.report.model_page import sections
 
     path = _results(asked.results)
-    report = page.load(path)
+    report = results.load(path)
     measured = {block["label"] for block in report.blocks}
     if report.head["scale"] == "full" and (missing := [
         block.label for block in DEFAULT if block.label not in measured
@@ -396,7 +396,7 @@ def _report(asked: argparse.Namespace) -> None:
 
 
 def _advise(asked: argparse.Namespace) -> None:
-    from bench.report import page
+    from bench.report import page, results
     from bench.report.advice import asked_for
     from bench.report.advice import lines as advice_lines
     from bench.report.model import Model
@@ -405,6 +405,6 @@ def _advise(asked: argparse.Namespace) -> None:
         asked.partitions, asked.topics, asked.body, asked.durability, asked.readers
     )  # fmt: skip
     path = _results(asked.results)
-    report = page.load(path)
+    report = results.load(path)
     print(f"By {path.name}: " + page.about(report)[0])
     print(advice_lines(Model(report.cells), question, report.cells))

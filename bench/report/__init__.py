@@ -1,1 +1,5 @@
-"""How the results are shown."""
+"""How the results are shown.
+
+Reading order: results, figures, charts, page, markdown; costs, formats, model, model_page, advice;
+table (the bars).
+"""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.report.page import Cell, Report, about, label, number, works_of
+from bench.report.page import about
+from bench.report.results import Cell, Report, absent, label, number, works_of
 
 
 class _Row(NamedTuple):
@@ -73,6 +74,8 @@ def markdown(report: Report) -> str:
         out += [f"### {question[0].upper()}{question[1:]} (`{cells[0]['work']}`)", ""]
         out += [_line(["layout", "size", "messages/s", "p99 µs", "peak MB", "files", "rounds"])]
         out += [_line(["---", "---", *["---:"] * 5]), *map(_of_cell, cells), ""]
+    if missing := absent(report):
+        out += ["### Not in these results", "", *(f"- {line}" for line in missing), ""]
     return "\n".join(out)
 
 

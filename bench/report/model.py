@@ -309,7 +309,7 @@ class Model:
         return found.answer(asked)
 
     def curves(self, work: str) -> dict[str, list[tuple[float, float]]]:
-        """Return computed 1,000 messages/s against partitions, 1 to a million, by layout.
+        """Return computed messages/s against partitions, 1 to a million, by layout.
 
         Of openings: milliseconds. Beyond ten times what was measured there is a curve and no
         answer: it shows where a format leads, not what a machine does.
@@ -322,7 +322,7 @@ class Model:
                 width = 10 if places >= 10 else 1
                 asked = Question(max(1, places // width), width, one.usual_body)
                 seconds = one.computed(asked)
-                shown = 1e3 * seconds if work in OPENINGS else 1e-3 / seconds
+                shown = 1e3 * seconds if work in OPENINGS else 1 / seconds
                 found.setdefault(layout, []).append((float(places), shown))
         return found
 

@@ -6,10 +6,12 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.report.charts import Figure
 from bench.report.costs import MESSAGES, OPENINGS, STEADY, Question
-from bench.report.figures import Panel, Series, lines
+from bench.report.figures import Panel, Series
 from bench.report.formats import FORMATS
 from bench.report.model import FEWEST_CELLS, WORKS, Fit, Model
+from bench.report.page import figure
 
 Cell = Mapping[str, Any]
 #: Partitions of the derived tables, ten a topic.
@@ -172,6 +174,8 @@ def amount(value: float | None) -> str:
     """Return three digits, or a whole number; a dash for what was not counted."""
     if value is None:
         return "–"
+    if 0 < value < 1e-3:
+        return "< 0.001"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
@@ -198,20 +202,17 @@ def _figure(model: Model, layouts: Sequence[str]) -> str:
             for point in one.points:
                 if (point.asked.durability, point.asked.body) == ("page_cache", one.usual_body):
                     values = (point.seconds, point.most, point.least)
-                    shown = [1e3 * s if work in OPENINGS else 1e-3 / s for s in values]
+                    shown = [1e3 * s if work in OPENINGS else 1 / s for s in values]
                     points.append((float(point.asked.places), *shown))
             series.append(Series(layout, sorted(points), curves.get(layout, ())))  # type: ignore[arg-type]
         if series:
-            unit = "1,000 messages/s" if work in MESSAGES else "ms"
-            panels.append(Panel(_NAMES[work], unit, series))
+            unit = "messages/s" if work in MESSAGES else "ms"
+            title = _NAMES[work].capitalize()
+            panels.append(Panel(title, unit, series, "partitions", joined=False))
     if not panels:
         return ""
-    drawn = lines([panels], layouts, "partitions", joined=False)
     caption = (
         "Points are measured; dotted lines are computed, up to a million partitions. No answer is "
         "given for more than ten times the partitions that were measured."
     )
-    return (
-        f'<figure id="figure-model"><div class="wide">{drawn}</div>'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+    return figure("figure-model", Figure("Cost model", caption, panels), layouts)

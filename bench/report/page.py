@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import html
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from bench.comparison import size_of, table
-from bench.layouts.capabilities import Unavailable
-from bench.measure.laboratory import read
-from bench.report.figures import Panel, Series, bars, lines
-from bench.workloads.sizes import Size
-from bench.workloads.works import BY_NAME
+from bench.report.charts import Curves, Figure, figures
+from bench.report.figures import drawn, legend
+from bench.report.results import Cell, Report, absent, label, number, works_of
 
-Cell = dict[str, Any]
-#: Sizes that a figure leaves as they usually are.
-_USUAL = {
-    name: str(value)
-    for name, value in Size().as_dict().items()
-    if name not in ("topics", "partitions", "messages")
-}
-_PLACES = "partitions (topics × partitions)"
-#: The first figure: throughput above, p99 below.
-_FIRST = (
-    ("Append one by one", "append"), ("Append batches of 1,000", "batch"),
-    ("Read a partition", "read"), ("Scan", "scan"),
+#: (head, column of a cell, scale, what it is).
+_COLUMNS: tuple[tuple[str, str, float, str], ...] = (
+    ("messages/s", "rate_median", 1, "median of the rounds; of an opening: openings a second"),
+    ("min", "rate_min", 1, "the slowest round"),
+    ("max", "rate_max", 1, "the fastest round"),
+    ("p50 µs", "p50_us", 1, "half of the calls took less; a call of a batch takes a batch"),
+    ("p99 µs", "p99_us", 1, "99 of 100 calls took less"),
+    ("p99.9 µs", "p999_us", 1, "999 of 1,000 calls took less"),
+    ("max µs", "max_us", 1, "the slowest call"),
+    ("CPU µs", "cpu_us", 1, "processor time of all threads, of a message"),
+    ("peak MB", "peak_mb", 1, "most memory of the process, the interpreter and maps included"),
+    ("descriptors", "descriptors", 1, "open when the work was done"),
+    ("files", "files", 1, "in the directory when the work was done"),
+    ("MB on disk", "disk_bytes", 1e-6, "blocks that these files take"),
+    ("written/taken", "amplification", 1,
+     "bytes that the device wrote for each byte of a body, those of other programs included"),
+    ("MB read", "device_read_bytes", 1e-6, "that the device read"),
+    ("system calls", "calls_each", 1, "of a message, counted by strace in a run of its own"),
+    ("rounds", "rounds", 1, "measured runs"),
 )  # fmt: skip
-_COLUMNS: tuple[tuple[str, str, float], ...] = (
-    ("messages/s", "rate_median", 1),
-    ("min", "rate_min", 1),
-    ("max", "rate_max", 1),
-    ("p50 µs", "p50_us", 1),
-    ("p99 µs", "p99_us", 1),
-    ("p99.9 µs", "p999_us", 1),
-    ("max µs", "max_us", 1),
-    ("CPU µs", "cpu_us", 1),
-    ("peak MB", "peak_mb", 1),
-    ("descriptors", "descriptors", 1),
-    ("files", "files", 1),
-    ("MB on disk", "disk_bytes", 1e-6),
-    ("written/taken", "amplification", 1),
-    ("system calls", "calls_each", 1),
-    ("rounds", "rounds", 1),
-)
+_NO_CALLS = "Not measured: this work has no single calls."
 _WARNINGS = (
     "Rates of different runs, machines or file systems cannot be compared. Ratios inside one run "
     "can; the tables have the least and the most of the rounds.",
@@ -64,115 +50,19 @@ _WARNINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Report:
-    """A run's results, as tables and figures."""
-
-    head: Mapping[str, Any]
-    cells: Sequence[Cell]
-    blocks: Sequence[Mapping[str, Any]]
-    layouts: Sequence[str]
-
-
-def load(path: Path) -> Report:
-    """Read the results of `python -m bench run`."""
-    rows = read(path)
-    if rows[0]["kind"] != "laboratory":
-        raise Unavailable(f"{path}: these are the results of bars; print them with --report")
-    try:
-        cells = table(rows).to_pylist()
-        blocks = [{"disturbed": row["disturbed"], **row} for row in rows if row["kind"] == "block"]
-    except (KeyError, TypeError, ValueError) as error:  # Arrow's errors are such, too
-        raise Unavailable(f"{path}: a row of these results is damaged: {error!r}") from error
-    if not any(cell["rate_median"] for cell in cells):
-        raise Unavailable(f"{path}: no cell was measured")
-    return Report(
-        rows[0],
-        cells,
-        blocks,
-        list(dict.fromkeys(cell["layout"] for cell in cells)),
-    )
-
-
-Curves = Callable[[str], Mapping[str, Sequence[tuple[float, float]]]]
-
-
-def by_partitions(
-    report: Report, work: str, column: str, scale: float = 1.0, curves: Curves | None = None
-) -> list[Series]:
-    """Return a column of the usual cells against the number of partitions, layout by layout."""
-    found: dict[str, dict[int, tuple[float, float, float, float]]] = {}
-    for cell in report.cells:
-        if cell["work"] != work or cell[column] is None or not _is_usual(cell):
-            continue
-        value = cell[column] * scale
-        low, high = value, value
-        if column == "rate_median":
-            low, high = cell["rate_min"] * scale, cell["rate_max"] * scale
-        places = cell["topics"] * cell["partitions"]
-        kept = found.setdefault(cell["layout"], {})
-        # 10,000 × 1 and 1,000 × 10 are one place of the axis: the slower one counts.
-        if places not in kept or (value < kept[places][1]) == (column == "rate_median"):
-            kept[places] = (places, value, low, high)
-    computed = curves(work) if curves else {}
-    return [
-        Series(layout, [points[n] for n in sorted(points)], computed.get(layout, ()))
-        for layout, points in found.items()
+def about(report: Report) -> list[str]:
+    """Return lines about the machine and the run."""
+    head = report.head
+    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+    found = [
+        f"{head['processor']}, {head['cores']} cores, {head['memory_gb']} GB, {head['system']}, "
+        f"Python {head['python']}, {versions}.",
+        f"{_commits(report)}, {head['time']}, amount: {head['scale']}; file systems: "
+        f"{', '.join(sorted({cell['file_system'] for cell in report.cells}))}.",
     ]
-
-
-def _is_usual(cell: Cell) -> bool:
-    return all(str(cell.get(name, value)) == value for name, value in _USUAL.items())
-
-
-def figures(report: Report, curves: Curves | None = None) -> list[tuple[str, str]]:
-    """Return (caption, SVG): what people ask for first comes first."""
-    found: list[tuple[str, str]] = []
-    rates: list[Panel | None] = []
-    tails: list[Panel | None] = []
-    for title, work in _FIRST:
-        if not (series := by_partitions(report, work, "rate_median", 1e-3, curves)):
-            continue
-        rates.append(Panel(title, "1,000 messages/s", series))
-        late = by_partitions(report, work, "p99_us")
-        tails.append(Panel(f"{title}, p99", "µs a call", late) if late else None)
-    if rates:
-        caption = (
-            "Throughput, and the 99th percentile of a call, against the number of partitions. "
-            "The band is the range of rounds."
-        )
-        if curves:
-            caption += " Dotted lines are computed by the cost model, not measured."
-        rows = [rates, tails] if any(tails) else [rates]
-        found.append((caption, lines(rows, report.layouts, _PLACES)))
-    held = [
-        Panel(title, unit, series)
-        for title, unit, column in (
-            ("Peak memory while appending", "MB", "peak_mb"), ("Files", "files", "files"),
-            ("Descriptors", "descriptors", "descriptors"),
-        )
-        if (series := by_partitions(report, "append", column))
-    ]  # fmt: skip
-    if held:
-        found.append(("Memory, files and descriptors.", lines([held], report.layouts, _PLACES)))
-    opened = [
-        Panel(BY_NAME[work].question.capitalize(), "ms", series)
-        for work in ("open", "recover")
-        if (series := _seconds(report, work))
-    ]
-    if opened:
-        found.append(("Until the first message is read.", bars(opened, report.layouts)))
-    if not found:
-        raise Unavailable("these results have no cell for a figure")
+    if report.busy:
+        found.append(f"The machine was not quiet during: {'; '.join(sorted(report.busy))}.")
     return found
-
-
-def _seconds(report: Report, work: str) -> list[Series]:
-    return [
-        Series(cell["layout"], [(1, cell["seconds"] * 1000, 0, 0)])
-        for cell in report.cells
-        if cell["work"] == work and cell["seconds"]
-    ]
 
 
 def _commits(report: Report) -> str:
@@ -184,94 +74,127 @@ def _commits(report: Report) -> str:
     return "Commits " + ", ".join(f"{name} ({count} blocks)" for name, count in counts.items())
 
 
-def works_of(report: Report) -> list[tuple[str, str, list[Cell]]]:
-    """Return (name, question, cells) of each kind of work."""
-    found: dict[str, list[Cell]] = {}
-    for cell in report.cells:
-        found.setdefault(cell["work"], []).append(cell)
-    return [
-        (name, BY_NAME[name].question if name in BY_NAME else name, cells)
-        for name, cells in found.items()
-    ]
-
-
-def label(cell: Cell) -> str:
-    """Return the sizes of a cell for people."""
-    body = cell["body"]
-    names = Size().as_dict().keys() - {"messages", "body"}
-    sizes = {name: cell[name] for name in names if name in cell}
-    return size_of({**sizes, "body": body if body == "mix" else int(body)}).label
-
-
-def number(value: float | None, scale: float = 1) -> str:
-    """Return three digits or whole numbers; a dash for what was not measured."""
-    if value is None:
-        return "–"
-    scaled = value * scale
-    return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.3g}"
-
-
-def about(report: Report) -> list[str]:
-    """Return lines about the machine and the run."""
-    head = report.head
-    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-    found = [
-        f"{head['processor']}, {head['cores']} cores, {head['memory_gb']} GB, {head['system']}, "
-        f"Python {head['python']}, {versions}.",
-        f"{_commits(report)}, {head['time']}, amount: {head['scale']}; file systems: "
-        f"{', '.join(sorted({cell['file_system'] for cell in report.cells}))}.",
-    ]
-    busy = [block["label"] for block in report.blocks if block["disturbed"]]
-    if busy:
-        found.append(f"The machine was not quiet during: {'; '.join(busy)}.")
-    return found
-
-
 def page(
     report: Report, curves: Curves | None = None, sections: Iterable[tuple[str, str]] = ()
 ) -> str:
     """Return the report as one HTML page; `sections` are further (title, HTML)."""
-    parts = [f"<p>{html.escape(line)}</p>" for line in about(report)]
-    for at, (caption, svg) in enumerate(figures(report, curves)):
-        parts.append(
-            f'<figure id="figure-{at}"><div class="wide">{svg}</div>'
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        )
-    parts.append("<h2>How not to read it</h2><ul>")
-    parts += [f"<li>{html.escape(line)}</li>" for line in _WARNINGS]
-    parts.append("</ul><h2>Configured as</h2><dl>")
-    for name, text in report.head.get("settings", {}).items():
-        parts.append(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>")
-    parts.append("</dl>")
-    parts += [f"<h2>{html.escape(title)}</h2>{body}" for title, body in sections]
-    parts.append("<h2>All cells</h2><p>A column sorts by its head.</p>")
+    shown = figures(report, curves)
+    parts = [
+        (one.title, figure(f"figure-{at}", one, report.layouts)) for at, one in enumerate(shown)
+    ]
+    parts.append(("How not to read it", f"<ul>{''.join(map(_item, _WARNINGS))}</ul>"))
+    parts += sections
+    parts.append(("All cells", _cells(report)))
+    parts.append(("Not in these results", _absent(report)))
+    parts.append(("Configured as", _settings(report)))
+    body = [_machine(report), _contents([title for title, _ in parts])]
+    body += [f'<h2 id="{_anchor(title)}">{html.escape(title)}</h2>{text}' for title, text in parts]
+    return _PAGE.replace("{body}", "\n".join(body))
+
+
+def figure(name: str, one: Figure, layouts: Sequence[str]) -> str:
+    """Return panels, their legend and their caption."""
+    shown = {series.layout for panel in one.panels for series in panel.series}
+    panels = ""
+    for panel in one.panels:
+        inside = drawn(panel, layouts) if panel.series else f"<p>{_NO_CALLS}</p>"
+        panels += f'<div class="panel"><h3>{html.escape(panel.title)}</h3>{inside}</div>'
+    return (
+        f'<figure id="{name}"><figcaption>{html.escape(one.caption)}</figcaption>'
+        f"{legend(layouts, [layout for layout in layouts if layout in shown])}"
+        f'<div class="panels">{panels}</div></figure>'
+    )
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def _contents(titles: Sequence[str]) -> str:
+    links = [f'<a href="#{_anchor(title)}">{html.escape(title)}</a>' for title in titles]
+    return f"<nav>{' '.join(links)}</nav>"
+
+
+def _item(text: str) -> str:
+    marked = re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(text))
+    return f"<li>{marked}</li>"
+
+
+def _machine(report: Report) -> str:
+    """Return what was measured where; a long list is folded."""
+    parts = []
+    for line in map(html.escape, about(report)):
+        first, colon, rest = line.partition(": ")
+        folded = colon and line.startswith("The machine was not quiet") and len(rest) > 200
+        if folded:
+            count = f"{len(report.busy)} of {len(report.blocks)} blocks"
+            summary = f"The machine was not quiet during {count}, marked ~ in the tables"
+            line = f"<details><summary>{summary}</summary>{first}: {rest}</details>"
+        parts.append(line if folded else f"<p>{line}</p>")
+    return "".join(parts)
+
+
+def _settings(report: Report) -> str:
+    pairs = (
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>"
+        for name, text in report.head.get("settings", {}).items()
+    )
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _absent(report: Report) -> str:
+    """Return the blocks of the table without results, which another run may have."""
+    found = absent(report)
+    if not found:
+        return "<p>Every block of the table of this version has been measured.</p>"
+    return (
+        f"<p>{len(found)} blocks of the table of this version (<code>python -m bench list</code>) "
+        f"have no results, or not of every layout:</p><ul>{''.join(map(_item, found))}</ul>"
+    )
+
+
+def _cells(report: Report) -> str:
+    """Return a table for each kind of work."""
+    columns = "".join(
+        f"<dt>{html.escape(head)}</dt><dd>{html.escape(what)}</dd>" for head, _, _, what in _COLUMNS
+    )
+    parts = [
+        "<p>A column sorts by its head. A size is topics × partitions of each; bodies of 1 KiB, "
+        "spread evenly, one thread, page_cache, where nothing else is named. ~: the machine was "
+        "not quiet.</p>"
+        f"<details><summary>What the columns are</summary><dl>{columns}</dl></details>"
+    ]
     for name, question, cells in works_of(report):
-        parts.append(f"<h3>{html.escape(question[0].upper() + question[1:])} ({name})</h3>")
-        parts.append(_table(cells))
-    return _PAGE.replace("{body}", "\n".join(parts))
+        title = html.escape(question[0].upper() + question[1:])
+        parts.append(f"<h3>{title} ({html.escape(name)})</h3>{_table(cells, report.busy)}")
+    return "".join(parts)
 
 
-def _table(cells: Sequence[Cell]) -> str:
-    heads = ["layout", "size", *(head for head, _, _ in _COLUMNS)]
+def _table(cells: Sequence[Cell], busy: frozenset[str]) -> str:
+    columns = [one for one in _COLUMNS if any(cell.get(one[1]) is not None for cell in cells)]
     rows = []
     for cell in cells:
-        size = label(cell)
+        size = label(cell) + (" ~" if f"{cell['work']} {label(cell)}" in busy else "")
         if cell["reason"] and cell["rate_median"] is not None:
             size += f" (ended early: {cell['reason']})"
         first = f"<td>{html.escape(cell['layout'])}</td><td>{html.escape(size)}</td>"
         if cell["rate_median"] is None:
             reason = html.escape(cell["reason"] or "")
-            rows.append(f'<tr>{first}<td class="why" colspan="{len(_COLUMNS)}">{reason}</td></tr>')
+            rows.append(f'<tr>{first}<td class="why" colspan="{len(columns)}">{reason}</td></tr>')
             continue
         values = "".join(
-            f'<td data-value="{cell[name] if cell[name] is not None else -1}">'
-            f"{number(cell[name], scale)}</td>"
-            for _, name, scale in _COLUMNS
+            f'<td data-value="{-1 if cell.get(name) is None else cell[name]}">'
+            f"{number(cell.get(name), scale)}</td>"
+            for _, name, scale, _ in columns
         )
         rows.append(f"<tr>{first}{values}</tr>")
-    head = "".join(f"<th><button>{html.escape(one)}</button></th>" for one in heads)
+    heads = [("layout", ""), ("size", "topics × partitions"), *((c[0], c[3]) for c in columns)]
+    head = "".join(
+        f'<th><button title="{html.escape(what)}">{html.escape(name)}</button></th>'
+        for name, what in heads
+    )
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table class="cells"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -286,14 +209,34 @@ _PAGE = """<!doctype html>
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 72rem; margin: 0 auto; padding: 1rem }
-.wide { overflow-x: auto } figure { margin: 2rem 0 }
-svg { width: 100%; min-width: 40rem; height: auto; display: block }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: 1rem 0 }
+nav a { color: inherit }
+h2 { margin-top: 2.5rem } h3 { font-size: 1rem; margin: 1.2rem 0 .3rem }
+code { background: var(--soft); padding: 0 .2em; border-radius: .2em }
+.wide { overflow-x: auto; max-height: 34rem; overflow-y: auto }
+figure { margin: 1rem 0 } figcaption { max-width: 50rem }
+.panels { display: grid; gap: 0 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)) }
+svg { width: 100%; max-width: 36rem; height: auto; display: block }
 svg text { fill: currentColor }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem .9rem; margin: .6rem 0; position: sticky;
+  top: 0; background: var(--paper); padding: .3rem 0; z-index: 2; font-size: .85rem }
+.key { font-weight: 400; white-space: nowrap } .key[aria-pressed=false] { opacity: .35 }
+[data-layout].off { display: none }
+@media (max-width: 40rem) { .legend { position: static } }
+details { margin: .4rem 0 } summary { cursor: pointer }
+details.cost { border-bottom: 1px solid var(--line) }
+details.cost > summary { font-weight: 600; padding: .3rem 0 }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap }
 th:nth-child(-n+2), td:nth-child(-n+2), td.why { text-align: left }
-thead { background: var(--soft) }
+thead th { background: var(--soft); position: sticky; top: 0; z-index: 1 }
+table.cells td:first-child, table.cells th:first-child { position: sticky; left: 0;
+  background: var(--paper) }
+table.cells th:first-child { background: var(--soft); z-index: 2 }
+table.cells td:nth-child(2) { max-width: 22rem; white-space: normal; min-width: 8rem }
+td.why { white-space: normal }
 button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0;
   cursor: pointer }
 th[aria-sort] button::after { content: " ↓" }
@@ -303,6 +246,7 @@ dt { font-weight: 600 } dd { margin: 0 0 .4rem 1rem }
 <h1>Storage layouts, measured</h1>
 {body}
 <script>
+"use strict";
 window.addEventListener("error", event => {
   document.body.dataset.errors = (document.body.dataset.errors || "") + event.message;
 });
@@ -316,11 +260,21 @@ for (const button of document.querySelectorAll("th button")) {
     const value = row => {
       const cell = row.cells[place];
       if (!cell || cell.colSpan > 1) return place < 2 ? "" : -2;
-      return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent;
+      if ("value" in cell.dataset) return Number(cell.dataset.value);
+      const number = parseFloat(cell.textContent.replace("× ", "").replaceAll(",", ""));
+      return place < 1 || Number.isNaN(number) ? cell.textContent : number;
     };
     const order = (a, b) => { const x = value(a), y = value(b); return x < y ? -1 : x > y ? 1 : 0 };
     const rows = [...body.rows].sort((a, b) => up ? order(a, b) : order(b, a));
     body.append(...rows);
+  });
+}
+for (const key of document.querySelectorAll(".key")) {
+  key.addEventListener("click", () => {
+    const shown = key.getAttribute("aria-pressed") !== "true";
+    key.setAttribute("aria-pressed", shown);
+    for (const one of key.closest("figure").querySelectorAll("[data-layout]"))
+      if (one.dataset.layout === key.dataset.key) one.classList.toggle("off", !shown);
   });
 }
 document.body.dataset.ready = document.querySelectorAll("figure svg").length;

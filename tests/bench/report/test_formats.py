@@ -9,7 +9,7 @@ import pytest
 from bench.layouts.registry import CONTENDERS
 from bench.report.costs import MESSAGES, OPENINGS, Question
 from bench.report.formats import FORMATS, terms
-from bench.report.page import Cell, load
+from bench.report.results import Cell, load
 from bench.run import RESULTS
 
 

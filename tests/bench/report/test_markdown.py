@@ -9,7 +9,7 @@ import pytest
 from bench.commands import main
 from bench.report.costs import Question
 from bench.report.markdown import summary
-from bench.report.page import load, number
+from bench.report.results import load, number
 from bench.run import RESULTS
 from tests.bench.report.cells import CONSTANTS, seconds_of, write
 from tests.support import REPOSITORY

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from bench.commands import main
-from bench.report.page import by_partitions, load, number
-from tests.bench.report.cells import write
+from bench.report.charts import by_partitions
+from bench.report.results import load, number
+from tests.bench.report.cells import CONSTANTS, write
 from tests.browser import rendered
 
 
@@ -32,6 +33,7 @@ def test_the_page_needs_nothing_but_itself(made: Path) -> None:
     assert "writemap &amp; more" in text
     assert "10,000 stores need &lt;33 GB&gt; of buffers" in text
     assert "The machine was not quiet during: append 1 × 1" in text
+    assert "<td>1 × 1 ~</td>" in text
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ET.fromstring(svg)
         assert "currentColor" in svg
@@ -41,7 +43,64 @@ def test_the_page_needs_nothing_but_itself(made: Path) -> None:
     assert "figure-model" in figures
     first = text[text.index("figure-0") : text.index("figure-1")]
     for title in ("Append one by one", "Append one by one, p99", "Read a partition, p99", "Scan"):
-        assert f">{title}</text>" in first
+        assert f"<h3>{title}</h3>" in first
+    assert first.count("<svg") == 8
+    for heading in re.findall(r'<a href="#([^"]+)"', text):
+        assert f'id="{heading}"' in text
+
+
+@pytest.mark.gate
+def test_a_layout_is_hidden_and_shown_in_every_panel_by_its_key(made: Path, tmp_path: Path) -> None:
+    page = tmp_path / "hidden.html"
+    click = (
+        "<script>const f=document.querySelector('#figure-0');"
+        "const off=n=>[...f.querySelectorAll('[data-layout]')]"
+        ".filter(e=>getComputedStyle(e).display==='none').map(e=>e.dataset.layout);"
+        "const key=f.querySelector('[data-key=lmdb]');key.click();const once=off();key.click();"
+        "document.body.dataset.off=[once.length,new Set(once).size,once[0],off().length];"
+        "</script></body>"
+    )
+    page.write_text(made.read_text().replace("</body>", click))
+    found = re.search(r'data-off="(\d+),(\d+),(\w+),(\d+)"', rendered(page))
+    assert found is not None
+    lines, layouts, name, after = found.groups()
+    assert int(lines) >= 8, "a line in each panel"
+    assert (layouts, name, after) == ("1", "lmdb", "0")
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_is_no_wider_than_a_phone_or_a_desktop(
+    made: Path, tmp_path: Path, width: int
+) -> None:
+    page = tmp_path / "wide.html"
+    script = (
+        "<script>for(const d of document.querySelectorAll('details'))d.open=true;"
+        "document.body.dataset.wide=[document.documentElement.scrollWidth,innerWidth];</script>"
+        "</body>"
+    )
+    page.write_text(made.read_text().replace("</body>", script))
+    found = re.search(r'data-wide="(\d+),(\d+)"', rendered(page, f"--window-size={width},900"))
+    assert found is not None
+    assert int(found[1]) <= int(found[2]), found.groups()
+
+
+@pytest.mark.gate
+def test_every_layout_of_the_run_has_a_page_of_its_costs(made: Path) -> None:
+    text = made.read_text()
+    assert set(re.findall(r'id="cost-([^"]+)"><summary>', text)) == {*CONSTANTS, "tubemq"}
+    for layout in CONSTANTS:
+        begin = text.index(f'id="cost-{layout}"')
+        page = text[begin : text.index("</details>", begin)]
+        for part in (
+            "open after a kill", "descriptors at most", "Fitted constants", "residual",
+            "held back µs", "calls derived", "1,000,000",
+        ):  # fmt: skip
+            assert part in page, (layout, part)
+    begin = text.index('id="cost-tubemq"')
+    tubemq = text[begin : text.index("</details>", begin)]
+    assert "Nothing is fitted to append (0)" in tubemq
+    assert "Fitted constants" not in tubemq
 
 
 @pytest.mark.gate
@@ -51,7 +110,7 @@ def test_the_page_renders_in_a_browser_and_throws_no_error(made: Path) -> None:
     assert body is not None
     assert "data-errors" not in body[1]
     assert f'data-ready="{text.count("<svg")}"' in body[1]
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 8 + 3 + 4
 
 
 @pytest.mark.gate
