@@ -42,7 +42,7 @@ class Plan:
     run_seconds: float
     #: How long one request to a worker may take, and all runs of a cell together.
     limit_seconds: float = 180.0
-    cell_seconds: float = 90.0
+    cell_seconds: float = 180.0
     #: Memory that no file backs, of a worker and its children, in MB.
     limit_mb: float = 8000.0
     limit_files: int = 400_000

@@ -37,6 +37,8 @@ TIMED_CALLS = 20_000
 _MANY_PLACES, _TRIAL = 1000, 50
 #: Of the time that a run may take, what it is planned for.
 _PLANNED = 0.75
+#: However slow it is: with fewer, the making of files would be all.
+_LEAST_EACH_PLACE = 2
 
 
 @dataclass
@@ -97,12 +99,6 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, max(most, _FILES)))
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _within(most_seconds: float, messages: int, seconds: float) -> int:
-    """Return how many messages there is time for, if some of them took so many seconds."""
-    possible = _PLANNED * max(0.0, most_seconds) * messages / max(seconds, 1e-9)
-    return max(FEWEST, int(min(possible, 1 << 62)))
 
 
 def in_a_line(text: str) -> str:
@@ -169,14 +165,21 @@ class Worker:
             runner(self._count)
             return self._count
         begin = time.monotonic()
-        warm = runner(max(FEWEST, self._count // 10))
+        warm = runner(self._warm_count())
         possible = int(warm.messages / warm.seconds * task.seconds)
         least = FEWEST
         if task.work.writes:
             least = max(least, min(_EACH_PLACE * task.size.places, _EACH_PLACE_MOST))
-        within = _within(task.most_seconds, warm.messages, time.monotonic() - begin)
+        within = self._within(task.most_seconds, warm.messages, time.monotonic() - begin)
         self._count = min(self._count, max(least, possible), within)
         return self._count
+
+    def _warm_count(self) -> int:
+        """Return the messages that warm up: a tenth, or if each is synced some for all places."""
+        size = self._task.size
+        if size.durability == "fsync" and self._task.work.writes:
+            return min(self._count, max(FEWEST * size.threads, size.places))
+        return max(FEWEST, self._count // 10)
 
     def _is_slow(self) -> bool:
         """True if a driver may need minutes for a run: it makes many files, or syncs."""
@@ -189,10 +192,14 @@ class Worker:
         found = runner(max(FEWEST, self._count // _TRIAL))
         around = time.monotonic() - begin - found.seconds
         # What was appended is read back, which is about as fast.
-        return min(
-            self._count,
-            _within(self._task.most_seconds - around, found.messages, 2 * found.seconds),
-        )
+        left = self._task.most_seconds - around
+        return min(self._count, self._within(left, found.messages, 2 * found.seconds))
+
+    def _within(self, most_seconds: float, messages: int, seconds: float) -> int:
+        """Return for how many messages there is time, if some of them took so many seconds."""
+        possible = _PLANNED * max(0.0, most_seconds) * messages / max(seconds, 1e-9)
+        least = max(FEWEST, _LEAST_EACH_PLACE * self._task.size.places)
+        return max(least, int(min(possible, 1 << 62)))
 
     def once(self, messages: int) -> int:
         """Do the work with a number of messages, and measure nothing; return how many it was."""
@@ -217,6 +224,8 @@ class Worker:
         values = _as_dict(found) | seen.values
         if found.memory_mb:
             values["peak_mb"] = found.memory_mb
+        if self._drives:
+            values.pop("descriptors", None)  # of this process, and not of the driver's
         if found.hdr:
             return values | latency.percentiles(latency.merged([found.hdr]))
         return values | self._latencies(found)

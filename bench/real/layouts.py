@@ -70,9 +70,12 @@ def tubemq_append(case: Case) -> Iterator[Runner]:
         row = driver.bench_append(
             root, messages, case.payload.body_size, case.partitions, payload=payload
         )
+        case.observe(root)
         written.compare(case, root, row["messages"], 1, rocket=False)
         shutil.rmtree(root)
-        return Measure(row["messages"], row["messages"], row["flushedSeconds"])
+        return Measure(
+            row["messages"], row["messages"], row["flushedSeconds"], memory_mb=row["peakKb"] >> 10
+        )
 
     yield run
 
@@ -116,11 +119,15 @@ def rocketmq(
                 warm=_WARM_SYNCS if sync else None,
                 settings=settings,
             )
+            case.observe(root)
             calls = row["messages"] // batch
             shared = replace(case, threads=threads)
             written.compare(shared, root, calls, batch, rocket=True)
             shutil.rmtree(root)
-            return Measure(row["messages"], calls, row["dispatchedSeconds"], row["cpuSeconds"])
+            return Measure(
+                row["messages"], calls, row["dispatchedSeconds"], row["cpuSeconds"],
+                memory_mb=row["peakKb"] >> 10,
+            )  # fmt: skip
 
         yield run
 

@@ -31,7 +31,7 @@ from bench.measure.laboratory import (
     run,
     run_block,
 )
-from bench.measure.worker import FEWEST, Task, Worker, _within, in_a_line
+from bench.measure.worker import FEWEST, Task, Worker, in_a_line
 from bench.run import RESULTS
 from bench.workloads.contestants import Way
 from bench.workloads.sizes import Size
@@ -287,10 +287,16 @@ def test_a_block_without_time_has_one_round_of_each_cell(tmp_path: Path) -> None
     assert [(row["layout"], row["round"]) for row in rows] == [("raw-file", 0), ("lists", 0)]
 
 
-def test_a_contender_without_the_time_for_five_rounds_gets_fewer_messages() -> None:
-    assert _within(10.0, 1000, 1.0) == 7500
-    assert _within(1e9, 1000, 0.0) > 1 << 60
-    assert _within(-5.0, 1000, 1.0) == FEWEST
+def test_a_contender_without_the_time_for_five_rounds_gets_fewer_messages(tmp_path: Path) -> None:
+    def within(topics: int, *numbers: float) -> int:
+        size = Size(topics=topics)
+        worker = Worker(Task(contender("lmdb"), BY_NAME["append"], size, tmp_path, TEXT, 1.0))
+        return worker._within(*numbers)  # type: ignore[arg-type]
+
+    assert within(1, 10.0, 1000, 1.0) == 7500
+    assert within(1, 1e9, 1000, 0.0) > 1 << 60
+    assert within(1, -5.0, 1000, 1.0) == FEWEST
+    assert within(500, 0.0, 1000, 1.0) == 2 * 5000, "not the making of files alone"
 
 
 @pytest.mark.gate
@@ -355,6 +361,15 @@ def test_a_run_over_many_places_appends_several_messages_to_each(tmp_path: Path)
     with ExitStack() as stack:
         task = Task(contender("lmdb"), BY_NAME["append"], size, tmp_path / "at", TEXT, 1e-6)
         assert Worker(task).start(stack) == 20 * 400
+
+
+def test_messages_that_are_synced_warm_up_by_few(tmp_path: Path) -> None:
+    for sizes, count in (({}, 200), ({"threads": 16}, 3200), ({"topics": 100}, 1000)):
+        size = Size(durability="fsync", **sizes).with_messages(1_000_000)  # type: ignore[arg-type]
+        task = Task(contender("lmdb"), BY_NAME["append"], size, tmp_path, TEXT, 1.0)
+        assert Worker(task)._warm_count() == count
+    task = Task(contender("lmdb"), BY_NAME["append"], Size(messages=5000), tmp_path, TEXT, 1.0)
+    assert Worker(task)._warm_count() == 500
 
 
 def test_a_damaged_line_in_the_middle_of_results_is_named(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ def test_what_is_measured_of_the_real_classes_was_compared() -> None:
     for row in found.to_pylist():
         assert row["reason"] is None
         assert row["rate_median"] > 0
+        assert row["peak_mb"] > 30
+        assert row["files"] >= 2
+        assert row["descriptors"] is None, "those of a driver are not known"
 
 
 @pytest.mark.parametrize(("version", "batch"), [("4.9.8", 1), ("4.9.8", 10), ("5.3.3", 10)])

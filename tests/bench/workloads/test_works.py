@@ -64,7 +64,26 @@ def test_a_row_on_a_disk_stands_beside_the_same_with_a_sync() -> None:
     assert not labels["append 1 × 10"].needs_disk
 
 
+def test_files_of_a_partition_are_compared_with_shared_ones_at_many_topics_and_partitions() -> None:
+    """TUB-02; TUB-04: 1,000 topics of one partition, where both have a file for each."""
+    for work in ("append", "batch", "read"):
+        found = {
+            place_of(block)
+            for block in DEFAULT
+            if block.work.name == work and {"tubestore", "kafka-format"} <= {*block.contenders}
+        }
+        assert found >= {(1, 1), (1, 10), (100, 10), (1000, 1), (1000, 10), (10_000, 1)}
+
+
+def test_writes_in_sequence_are_compared_with_the_same_at_random_places() -> None:
+    """WR-04: the bodies of a block have one size, and its contenders take turns."""
+    (block,) = [one for one in DEFAULT if {"raw-file", "random-writes"} <= {*one.contenders}]
+    assert block.work.name == "append"
+    assert isinstance(block.size.body, int)
+
+
 def test_files_maps_and_sockets_are_compared_by_four_sizes_of_blocks() -> None:
+    """MEM-02."""
     for work in ("append", "transfer"):
         sizes = {
             block.size.body

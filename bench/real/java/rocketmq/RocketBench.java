@@ -57,7 +57,7 @@ final class RocketBench {
                     "kind", "bench", "bench", "rocketmq-put", "bodySize", call.number(2),
                     "topics", topics, "queues", queues, "batch", batch, "messages", done,
                     "refused", refused.sum(), "dispatched", dispatched, "seconds", accepted,
-                    "cpuSeconds", Call.cpuSeconds() - cpu,
+                    "cpuSeconds", Call.cpuSeconds() - cpu, "peakKb", Call.peakKb(),
                     "rate", done / accepted, "dispatchedSeconds", readable,
                     "dispatchedRate", done / readable);
         }

@@ -43,7 +43,7 @@ final class TubeBench {
             double flushed = Call.seconds(start);
             return Json.object(
                     "messages", messages, "refused", refused, "seconds", accepted,
-                    "rate", messages / accepted, "flushedSeconds", flushed,
+                    "rate", messages / accepted, "flushedSeconds", flushed, "peakKb", Call.peakKb(),
                     "flushedRate", messages / flushed);
         }
     }
