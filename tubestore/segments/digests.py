@@ -125,4 +125,5 @@ def drop_digests(vfs: Vfs, path: str) -> None:
 def discard_digests(vfs: Vfs, path: str) -> None:
     """Remove digests that describe nothing any more, if they are there."""
     if vfs.exists(path):
-        vfs.remove(path)
+        with contextlib.suppress(FileNotFoundError):  # two threads may do it
+            vfs.remove(path)

@@ -337,6 +337,8 @@ class FileSegmentList:
         segment.synced_end = end
         rest = (s for s in self.now if not start <= s.start < end)
         self.now = Segments((*rest, segment))
+        for gone in run:  # once more: another thread may have been making some
+            self.discard_digests(gone)
         self._newly_sealed.append(segment)
 
     def cut(self, end: int, *, take_out: Callable[[str], object] | None = None) -> None:
@@ -400,6 +402,8 @@ class FileSegmentList:
             if segment.sealed and self.now.find(segment.start) is segment:
                 path = digests_path(segment.path, segment.start)
                 keep_digests(self._vfs, path, segment.size, segment.read_at)
+                if self.now.find(segment.start) is not segment:  # it went meanwhile
+                    discard_digests(self._vfs, path)
 
     def discard_digests(self, segment: FileSegment) -> None:
         """Remove the digests of a segment that retention has taken away."""

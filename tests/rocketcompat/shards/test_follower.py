@@ -186,3 +186,32 @@ def test_topics_that_no_shard_can_have_are_a_problem_of_every_opening(
             store.flush()
             assert store.problems == problems
             assert shards_of(store).store.topics() == ["fine"]
+
+
+def fill_small_shards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put 60 messages, a few an opening, into shards with small files, and merge those."""
+    small = partial(StoreOptions, segment_size_bytes=100, index_segment_size_bytes=28)
+    with monkeypatch.context() as patched:
+        patched.setattr("rocketcompat.shards.follower.StoreOptions", small)
+        for number in range(0, 60, 3):
+            fill(root, [f"body {n:02d}" for n in range(number, number + 3)])
+    with tubestore.open(root / "tube") as shards:
+        merged = shards.compact()
+        assert {(row.topic, row.verdict) for row in merged} == {
+            ("audit", "merged"),
+            ("orders", "merged"),
+        }
+
+
+def test_shards_whose_small_files_were_merged_follow_the_log_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_small_shards(tmp_path, monkeypatch)
+    log, there = shown(tmp_path)
+    assert [body for _, body in there] == [body for _, body in log]
+    assert len(there) == 60
+    assert list(check(tmp_path)) == []
+    fill(tmp_path, [f"more {n:02d}" for n in range(9)])
+    log, there = shown(tmp_path)
+    assert [body for _, body in there] == [body for _, body in log]
+    assert len(there) == 69

@@ -25,6 +25,7 @@ from tubestore.clock import ManualClock
 from tubestore.errors import DiskFull, InvalidMessage, NotAStore, ReadOnlyStore, StoreFailed
 from tubestore.offline.check import Reason, check
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.segments import segment_list
 from tubestore.segments.listing import find_shards
 from tubestore.segments.shard_bytes import ShardBytes
 from tubestore.staging.writer import StagedWriter
@@ -135,6 +136,17 @@ def test_fewer_than_two_files_cannot_be_asked_for() -> None:
         store.compact(files_min=1)
     with pytest.raises(ValueError, match="2 files or more"):
         tubestore.StoreOptions(compact_files_min=1)
+
+
+def test_a_merged_file_can_be_cut_and_appended_to() -> None:
+    """As for a shard whose log has lost its end."""
+    vfs, clock = small_files(40)
+    with open_store(vfs, clock) as store:
+        store.compact()
+        shards_of(store["t"]).shard(0).cut(13 * ENTRY_SIZE)
+        assert store["t"].append(b"more", partition=0).offset == 13 * ENTRY_SIZE
+        assert [row["body"] for row in rows(store)] == [*map(body, range(13)), b"more"]
+    assert list(check(ROOT, vfs=vfs)) == []
 
 
 # -- retention -------------------------------------------------------------------------------------
@@ -497,3 +509,24 @@ def test_the_background_reports_a_full_disk_and_goes_on(
     faulty.fail("pwrite", error=errno.ENOSPC, path=".merging.", forever=True)
     assert len(kept_house(faulty, clock)) == 21
     assert "the small files of t" in caplog.text
+
+
+def test_digests_that_come_while_their_file_is_merged_do_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vfs, clock = small_files(40)
+    with open_store(vfs, clock) as store:
+        known = shards_of(store["t"]).shard(0).files
+        keep = segment_list.keep_digests
+
+        def slowly(*arguments: Any) -> None:
+            """Merge before the digests are written."""
+            monkeypatch.setattr(segment_list, "keep_digests", keep)
+            store.compact()
+            keep(*arguments)
+
+        rows(store)
+        known.data._newly_sealed.append(list(known.data)[3])
+        monkeypatch.setattr(segment_list, "keep_digests", slowly)
+        known.data.keep_digests()
+    assert list(check(ROOT, vfs=vfs)) == []
