@@ -238,7 +238,7 @@ class Housekeeping:
     ) -> Iterator[MergedFiles]:
         """Merge files of a topic while they have at most `room` bytes together."""
         for store_id in self._store_ids(topic):
-            if not self._has_files(topic, store_id, files_min):
+            if not self._has_small_files(topic, store_id, files_min):
                 continue
             try:
                 for row in self._compact_shard(topic, store_id, files_min, room, dry_run):
@@ -249,14 +249,23 @@ class Housekeeping:
                     raise
                 log.warning("compaction passes by %s", error)
 
-    def _has_files(self, topic: TopicShards, store_id: int, count: int) -> bool:
-        """Return whether a shard may have so many sealed files of a stream; opens nothing."""
-        opened = topic.by_id.get(store_id)
+    def _has_small_files(self, topic: TopicShards, store_id: int, count: int) -> bool:
+        """Return whether so many files of a stream have room in one; opens no shard for it."""
+        options, opened = self._options, topic.by_id.get(store_id)
+        sizes = (options.segment_size_bytes, options.index_segment_size_bytes)
+        found: Iterable[Iterable[int]]
         if opened is not None:
-            return max(len(opened.files.data), len(opened.files.index)) > count
-        directory = join(self._root, store_key(topic.name, store_id))
-        index = len(self._vfs.entries(join(directory, INDEX_DIRECTORY)))
-        return max(topic.data_segments(store_id), index) > count
+            streams = (opened.files.data, opened.files.index)
+            found = ((segment.size for segment in stream) for stream in streams)
+        else:
+            directory = join(self._root, store_key(topic.name, store_id))
+            places = (directory, join(directory, INDEX_DIRECTORY))
+            found = ((size for _, _, size in self._vfs.entries(place)) for place in places)
+        # None is larger than the others together.
+        return any(
+            sum(2 * size <= full for size in each) >= count
+            for each, full in zip(found, sizes, strict=True)
+        )
 
     def _compact_shard(
         self, topic: TopicShards, store_id: int, files_min: int, room: int, dry_run: bool
@@ -339,6 +348,8 @@ class Housekeeping:
                 for row in self._compact(topic, self._options.compact_files_min, room[0]):
                     room[0] -= row.bytes if row.verdict == "merged" else 0
                     log.info("%s: %s: %s", row.path, row.verdict, row.reason)
+                    if pause(0):
+                        return
             if not topic.opened_shards():
                 self._looked_at.add(topic)
 

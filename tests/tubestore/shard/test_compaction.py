@@ -501,6 +501,24 @@ def test_the_background_merges_some_bytes_at_a_time(
     assert len(kept_house(vfs, clock)) == 3
 
 
+def test_the_background_ends_between_two_files_when_the_store_is_closed() -> None:
+    vfs, clock = small_files(40)
+    with open_store(vfs, clock) as store:
+        clock.advance(HOUR)
+        answers = iter([False, True])
+        engine_of(store).keep_house(lambda _: next(answers))
+        assert len(files(vfs)) == 12
+
+
+def test_shards_without_small_files_are_not_opened_for_it() -> None:
+    vfs, clock = small_files(40)
+    with open_store(vfs, clock, segment_size_bytes=300, index_segment_size_bytes=84) as store:
+        clock.advance(HOUR)
+        store.maintain()
+        assert store.compact() == []
+        assert shards_of(store["t"]).opened_shards() == []
+
+
 def test_the_background_reports_a_full_disk_and_goes_on(
     kept_house: Callable[..., list[tuple[int, int]]], caplog: pytest.LogCaptureFixture
 ) -> None:
