@@ -8,9 +8,11 @@ from math import ceil, floor
 from typing import Any
 
 from bench.layouts.capabilities import Unavailable
+from bench.layouts.registry import REAL, contender
 from bench.report.costs import OPENINGS, STEADY, Question
 from bench.report.formats import FORMATS
 from bench.report.model import Answer, Model, Outside
+from bench.workloads.sizes import Size
 
 #: Partitions of a topic, unless the number of topics is given.
 _USUAL_PARTITIONS = 10
@@ -37,11 +39,12 @@ class Asked:
 
     def __str__(self) -> str:
         one = self.question
+        topics = f"{one.topics:,} topic{'' if one.topics == 1 else 's'}"
         extra = "" if one.places == self.wanted else f" = {one.places:,}"
         each = "one reads" if self.readers == 1 else "each reads"
         readers = f"{self.readers:,} reader{'' if self.readers == 1 else 's'}: {each} everything"
         return (
-            f"{self.wanted:,} partitions as {one.topics:,} topics × {one.partitions:,}{extra} "
+            f"{self.wanted:,} partitions as {topics} × {one.partitions:,}{extra} "
             f"(--topics), bodies of {one.body:,} B, {one.durability}, "
             f"{readers if self.readers else 'no reader'}"
         )
@@ -99,10 +102,13 @@ def advise(
     for layout, form in FORMATS.items():
         if form.opening is None:
             continue  # a limit, not a store
+        if reason := _out_of_reach(layout, asked.question):
+            without[layout] = reason
+            continue
         try:
             one = _advice(model, layout, asked, known)
-        except Outside as reason:
-            without[layout] = str(reason)
+        except Outside as why:
+            without[layout] = str(why)
             continue
         if form.from_memory:
             rate = _rate(one.together)
@@ -110,6 +116,15 @@ def advise(
         else:
             found.append(one)
     return sorted(found, key=lambda one: one.together.seconds), without
+
+
+def _out_of_reach(layout: str, asked: Question) -> str | None:
+    """Return why a layout in a virtual machine cannot have a size; None if it can."""
+    if layout not in REAL:
+        return None
+    size = {name: getattr(asked, name) for name in ("topics", "partitions", "body", "durability")}
+    reason = contender(layout).beyond("append", Size(**size))
+    return None if reason is None else str(reason)
 
 
 def _advice(model: Model, layout: str, asked: Asked, cells: Sequence[Mapping[str, Any]]) -> Advice:
@@ -225,7 +240,10 @@ def _rates(found: Sequence[Advice], asked: Asked) -> list[str]:
     text = "Messages a second, appended one by one by one thread, read 1,000 a call"
     if asked.readers:
         text += "; together: written once and read by each reader, one after the other"
-    return [f"{text}:", *_columns(heads, rows), f"  {_LEGEND}"]
+    out = [f"{text}:", *_columns(heads, rows), f"  {_LEGEND}"]
+    if java := [one.layout for one in found if one.layout in REAL]:
+        out.append(f"  In a virtual machine of Java, without Python's calls: {', '.join(java)}.")
+    return out
 
 
 def _held(found: Sequence[Advice], model: Model) -> list[str]:

@@ -8,7 +8,7 @@ measured cells (`model.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 #: Over so many messages new files are shared out, and so many the partitions have for readers.
@@ -109,8 +109,11 @@ class Format:
     def need(self, work: str, asked: Question) -> Needs | None:
         """Return what a message or an opening needs; None if the layout has no such work."""
         if work not in OPENINGS:
-            needed = self.needs.get(work)
-            return None if needed is None else needed(asked)
+            if work not in self.needs:
+                return None
+            needed = self.needs[work](asked)
+            syncs = self._syncs(work, asked)
+            return replace(needed, calls=needed.calls + syncs) if syncs else needed
         if self.opening is None:
             return None
         one, things = self.opening, self.opening.things(asked)
@@ -118,6 +121,12 @@ class Format:
         if work == "recover":
             read, calls = read + one.verified(asked), calls + one.verifying(asked)
         return Needs(read, calls, 1 + (things if one.calls else 0))
+
+    def _syncs(self, work: str, asked: Question) -> float:
+        """Return the syncs that a message waits for: a batch shares one."""
+        if asked.durability != "fsync" or work not in ("append", "batch"):
+            return 0
+        return self.syncs / (asked.batch if work == "batch" else 1)
 
     def terms(self, work: str, asked: Question) -> dict[str, float]:
         """Return how often each term occurs for a message, or for an opening."""
@@ -135,8 +144,8 @@ class Format:
             rows = asked.batch if work == "batch" else 1
             if work == "batch":
                 found["piece"] = min(self.pieces(asked), rows) / rows
-            if asked.durability == "fsync":
-                found["sync"] = self.syncs / rows
+            if syncs := self._syncs(work, asked):
+                found["sync"] = syncs
         elif work == "read":
             found["call"] = 1 / asked.page
         elif work == "scan":

@@ -250,7 +250,8 @@ FORMATS: dict[str, Format] = {
         "first read; its records lie between those of the topic's other partitions. Two files a "
         "topic, a third for its checkpoint, and up to 21 for all. An opening reads the list of "
         "topics, and a shard when it is used; after a kill what the journals hold is compared and "
-        "given to the shards, and records after the last checkpoint are verified.",
+        "given to the shards, and of the shard that is read the records after its last checkpoint "
+        "are verified. Descriptors are a pool: 512, or up to half of the process's limit.",
         overhead=80, files=lambda q: 21 + 3 * q.topics, descriptors=lambda q: 30 + 2 * q.topics,
         needs={
             "append": _tubestore_append, "batch": _tubestore_batch,
@@ -260,7 +261,8 @@ FORMATS: dict[str, Format] = {
         pieces=lambda q: q.topics,
         opening=Opening(
             lambda q: q.topics, 0, lambda q: 100 * q.topics + 28 * q.messages / q.topics,
-            lambda q: min((q.body + 80) * q.messages, _JOURNAL_BYTES), _none,
+            lambda q: (q.body + 80) * (min(q.messages, _JOURNAL_BYTES / (q.body + 80))
+                                       + q.messages / q.topics), _none,
         ),
     ),
     "rocketcompat": _ROCKET,

@@ -288,7 +288,14 @@ class Model:
 
     def __init__(self, cells: Iterable[Mapping[str, Any]]) -> None:
         self.points: dict[tuple[str, str], list[Point]] = {}
-        usable = [cell for cell in cells if _is_usable(cell)]
+        #: Cells without a measure: their topics and partitions, and the reason.
+        self.stopped: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+        known = [cell for cell in cells if _is_known(cell)]
+        for cell in known:
+            if not cell["rate_median"]:
+                one = cell["topics"], cell["topics"] * cell["partitions"], cell["reason"]
+                self.stopped.setdefault((cell["layout"], cell["work"]), []).append(one)
+        usable = [cell for cell in known if cell["rate_median"]]
         #: Of what nothing is synced, a file system is compared with itself only.
         systems = Counter(one["file_system"] for one in usable if one["durability"] != "fsync")
         usual = systems.most_common(1)[0][0] if systems else None
@@ -303,10 +310,13 @@ class Model:
 
     def answer(self, layout: str, work: str, asked: Question) -> Answer:
         """Return what a message, or an opening, costs in a layout; Outside if it is not known."""
+        points = self.points.get((layout, work), ())
+        for topics, places, reason in self.stopped.get((layout, work), ()):
+            beyond = asked.topics >= topics and asked.places >= places
+            if beyond and _measured(points, work, asked) is None:
+                raise Outside(f"{topics:,} × {places // topics:,} had no measure: {reason}")
         found = self.fits.get((layout, work))
-        if found is None:
-            return bounded(layout, work, self.points.get((layout, work), ()), asked)
-        return found.answer(asked)
+        return found.answer(asked) if found else bounded(layout, work, points, asked)
 
     def curves(self, work: str) -> dict[str, list[tuple[float, float]]]:
         """Return computed messages/s against partitions, 1 to a million, by layout.
@@ -331,8 +341,9 @@ class Model:
 _TERMS = frozenset({"topics", "partitions", "body", "durability", "batch", "messages"})
 
 
-def _is_usable(cell: Mapping[str, Any]) -> bool:
-    if cell["layout"] not in FORMATS or cell["work"] not in WORKS or not cell["rate_median"]:
+def _is_known(cell: Mapping[str, Any]) -> bool:
+    """True if terms of the model describe what a cell did."""
+    if cell["layout"] not in FORMATS or cell["work"] not in WORKS:
         return False
     if cell["body"] == "mix" or cell["durability"] == "memory":  # no term has that
         return False

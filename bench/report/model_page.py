@@ -92,27 +92,28 @@ def _derived(layout: str) -> str:
     ]
     return (
         f"<p>Derived for bodies of {_BODY:,} B, ten partitions a topic, {STEADY:,} messages: of a "
-        "message, or of an opening. Making files is apart.</p>"
+        "message, or of an opening. Making files is apart, and so are calls of an opening that do "
+        "not grow with what is opened.</p>"
         + _table(("work", "partitions", "bytes", "system calls", "places apart"), rows)
         + _table(("partitions", "files", "descriptors at most"), files)
     )
 
 
 def _counted(cells: Iterable[Cell], layout: str) -> str:
-    """Return derived beside counted numbers of the appends of a run."""
+    """Return derived beside counted numbers of the appends and reads of a run."""
     form, rows = FORMATS[layout], []
     for cell in cells:
-        if cell["layout"] != layout or cell["work"] not in ("append", "batch"):
+        if cell["layout"] != layout or cell["work"] not in ("append", "batch", "read"):
             continue
         if cell["body"] == "mix" or cell["rate_median"] is None:
             continue
         body = int(cell["body"])
         asked = Question(
             cell["topics"], cell["partitions"], body, cell["durability"], cell["batch"],
-            cell["messages"],
+            cell["stored" if cell["work"] == "read" else "messages"],
         )  # fmt: skip
         needed = form.need(cell["work"], asked)
-        kept = cell["disk_bytes"] and cell["disk_bytes"] / cell["messages"]
+        kept = cell["disk_bytes"] and cell["disk_bytes"] / asked.messages
         calls, files = cell["calls_each"], cell["files"]
         if needed is None or (calls is None and files is None):
             continue

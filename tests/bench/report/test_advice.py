@@ -83,6 +83,21 @@ def test_an_advice_has_rates_openings_files_reasons_changes_and_a_command(
             assert sum(map(int, found)) == 100, line
 
 
+def test_layouts_in_a_virtual_machine_are_named(cells: Cells) -> None:
+    java = [cell | {"layout": "kafka-3.9"} for cell in cells if cell["layout"] == "lmdb"]
+    asked = asked_for(10, 1, 1024, "page_cache", 1)
+    named = "In a virtual machine of Java, without Python's calls: kafka-3.9."
+    assert named in lines(Model([*cells, *java]), asked, cells)
+    assert named not in lines(Model(cells), asked, cells)
+
+
+def test_a_size_that_a_layout_cannot_have_is_its_reason(cells: Cells) -> None:
+    java = [cell | {"layout": "kafka-3.9"} for cell in cells if cell["layout"] == "lmdb"]
+    _, without = advise(Model([*cells, *java]), asked_for(100_000, 100, 1024, "page_cache", 1))
+    assert without["kafka-3.9"] == "100,000 partitions need 200,000 maps of index files"
+    assert without["tubemq"] == "its driver has one topic"
+
+
 def test_shares_add_up_to_a_hundred() -> None:
     assert shares({"a": 1, "b": 1, "c": 1}) == [("a", 34), ("b", 33), ("c", 33)]
     assert shares({"a": 997, "b": 2, "c": 1}) == [("a", 100)]
@@ -103,7 +118,8 @@ def test_partitions_are_laid_over_topics_and_the_text_has_how(
     assert (asked.question.topics, asked.question.partitions) == laid
     places = laid[0] * laid[1]
     more = "" if places == partitions else f" = {places:,}"
-    assert f"{partitions:,} partitions as {laid[0]:,} topics × {laid[1]:,}{more} " in str(asked)
+    topics_ = f"{laid[0]:,} topic{'' if laid[0] == 1 else 's'}"
+    assert f"{partitions:,} partitions as {topics_} × {laid[1]:,}{more} " in str(asked)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_needs_do_not_shrink_with_bodies_and_partitions(layout: str) -> None:
             assert recover.bytes >= small.bytes, "a kill leaves no less to be read"
 
 
+def test_a_synced_message_needs_a_call_for_each_sync_and_a_batch_shares_it() -> None:
+    for layout, syncs in (("tubestore", 1), ("lmdb", 2)):
+        for work, rows in (("append", 1), ("batch", 1000)):
+            cached, synced = (
+                FORMATS[layout].need(work, Question(1, 10, 1024, durability))
+                for durability in ("page_cache", "fsync")
+            )
+            assert cached is not None
+            assert synced is not None
+            assert synced.calls - cached.calls == pytest.approx(syncs / rows)
+            assert terms(layout, work, Question(1, 10, 1024, "fsync"))["sync"] == syncs / rows
+            assert "sync" not in terms(layout, work, Question(1, 10, 1024))
+
+
 @pytest.mark.parametrize(
     "layout", [name for name in FORMATS if not name.startswith(("rocketmq", "tubemq"))]
 )

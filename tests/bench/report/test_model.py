@@ -184,6 +184,19 @@ def test_cells_that_no_term_describes_are_not_fitted() -> None:
         assert Model(changed).few == {("lmdb", "append"): FEWEST_CELLS - 1}, name
 
 
+def test_beyond_a_cell_that_was_left_out_there_is_its_reason() -> None:
+    asks = [Question(topics, 10, 1024) for topics in (1, 10, 100, 10_000)]
+    cells = _cells("append", "kafka-format", *[(asked, 1e-5) for asked in asks])
+    gone = cells[0] | {"topics": 1000, "rate_median": None, "reason": "too many files"}
+    model = Model([*cells, gone])
+    for topics in (1, 100, 500, 10_000):
+        model.answer("kafka-format", "append", Question(topics, 10, 1024))
+    model.answer("kafka-format", "append", Question(10, 1000, 1024))
+    for topics in (1000, 2000):
+        with pytest.raises(Outside, match=r"1,000 × 10 had no measure: too many files"):
+            model.answer("kafka-format", "append", Question(topics, 10, 1024))
+
+
 def test_curves_end_at_a_million_partitions(exact: Model) -> None:
     curves = exact.curves("append")
     assert set(curves) == set(CONSTANTS)
