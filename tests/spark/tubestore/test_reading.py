@@ -13,7 +13,7 @@ from tests.spark.readings import root as root
 from tests.spark.stores import planned, read_plan, scanned_rows, write_store
 from tests.support.golden import TUBE_VERSION, GoldenFactory, tube_scenarios
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import CorruptRecord, TubeStoreError
+from tubestore.errors import CorruptRecord, DataLoss, TubeStoreError
 from tubestore.messages import MESSAGE_SCHEMA
 from tubestore.segments.listing import find_shards
 from tubestore.segments.shard_bytes import ShardBytes
@@ -110,6 +110,19 @@ def test_a_reading_and_its_splits_survive_the_way_to_another_process(root: Path)
     again = pickle.loads(pickle.dumps((reading, made)))
     rows = [row for s in again[1].splits for b in again[0].batches(s) for row in b.to_pylist()]
     assert rows == scanned_rows(root)
+
+
+def test_a_plan_made_before_a_compaction_reads_its_rows_until_the_trash_is_emptied(
+    root: Path,
+) -> None:
+    made, expected = planned(root), scanned_rows(root)
+    with tubestore.open(root) as store:
+        assert {row.verdict for row in store.compact(files_min=2)} == {"merged"}
+        assert read_plan(made) == expected
+        assert read_plan(planned(root)) == expected
+        store.empty_trash(grace=0)
+    with pytest.raises(DataLoss, match="was removed after the job was planned"):
+        read_plan(made)
 
 
 @pytest.mark.parametrize("scenario", tube_scenarios())
