@@ -70,8 +70,9 @@ PLANS: dict[Amount, Plan] = {
 
 #: Messages of the two runs that count system calls, and the same where each is synced.
 _COUNTED, _COUNTED_SYNCS = (2000, 6000), (200, 600)
-#: With more partitions than this, the making of files under strace would take minutes.
-_COUNTED_PLACES = 10_000
+#: With more partitions than this, the making of files under strace would take minutes; and how
+#: long either run may take.
+_COUNTED_PLACES, _COUNTED_SECONDS = 10_000, 20.0
 _GUARD = 'a program calls bench.compare below `if __name__ == "__main__":`'
 Note = Callable[[dict[str, Any]], None]
 
@@ -88,8 +89,8 @@ class _Cell:
     spent: float = 0.0
     runs: list[dict[str, Any]] = field(default_factory=list)
 
-    def ask(self, request: str | None = None) -> dict[str, Any]:
-        """Send a request and return the answer; Unavailable beyond a limit."""
+    def ask(self, request: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+        """Send a request and return the answer; Unavailable beyond a limit, that of the plan."""
         import psutil
 
         if request is not None:
@@ -97,8 +98,11 @@ class _Cell:
         begin = time.monotonic()
         free = system.free_files(self.place.parent)
         process = psutil.Process(self.process.pid)
+        limit = self.plan.limit_seconds if seconds is None else seconds
         while not self.pipe.poll(_POLL_SECONDS):
-            self._check(time.monotonic() - begin, process, free)
+            if time.monotonic() - begin > limit:
+                raise Unavailable(f"it took longer than the limit of {limit:g} s")
+            self._check(process, free)
         self.spent += time.monotonic() - begin
         try:
             answer: dict[str, Any] = self.pipe.recv()
@@ -110,10 +114,8 @@ class _Cell:
             raise Unavailable(answer["left_out"])
         return answer
 
-    def _check(self, seconds: float, process: Any, free: int) -> None:
+    def _check(self, process: Any, free: int) -> None:
         plan = self.plan
-        if seconds > plan.limit_seconds:
-            raise Unavailable(f"it took longer than the limit of {plan.limit_seconds:g} s")
         memory = sum(system.anonymous_mb(one.pid) for one in _family(process))
         if memory > plan.limit_mb:
             raise Unavailable(f"it took more than the limit of {plan.limit_mb:g} MB")
@@ -206,13 +208,14 @@ def _system_calls(cell: _Cell, size: Size) -> dict[str, Any]:
     if size.places > _COUNTED_PLACES:
         return {"reason": f"more than {_COUNTED_PLACES:,} partitions take too long with strace"}
     few, many = _COUNTED_SYNCS if size.durability == "fsync" else _COUNTED
+    few, many = few * size.threads, many * size.threads
     if size.places > few:  # the few make the files of all
         few, many = size.places, 2 * size.places
     counted = []
     for messages in (few, many):
         try:
             with system.counting_calls(cell.process.pid) as calls:
-                done = cell.ask(f"count {messages}")["messages"]
+                done = cell.ask(f"count {messages}", _COUNTED_SECONDS)["messages"]
         except Unavailable as reason:
             return {"reason": str(reason)}
         counted.append((done, calls))

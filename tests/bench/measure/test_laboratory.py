@@ -145,11 +145,13 @@ def test_calls_of_synced_messages_are_counted_over_few_that_reach_every_partitio
     asked: list[str] = []
     cell: Any = SimpleNamespace(
         contender="lmdb", process=SimpleNamespace(pid=0),
-        ask=lambda request: asked.append(request) or {"messages": 1},
+        ask=lambda request, seconds: asked.append(request) or {"messages": 1},
     )  # fmt: skip
     _system_calls(cell, Size(durability="fsync"))
     _system_calls(cell, Size(topics=100, durability="fsync"))
-    assert asked == ["count 200", "count 600", "count 1000", "count 2000"]
+    _system_calls(cell, Size(threads=4))
+    wanted = [200, 600, 1000, 2000, 8000, 24_000]
+    assert asked == [f"count {number}" for number in wanted]
 
 
 def test_the_summary_of_strace_is_understood() -> None:
