@@ -396,7 +396,7 @@ def _report(asked: argparse.Namespace) -> None:
 
 
 def _advise(asked: argparse.Namespace) -> None:
-    from bench.report import page, results
+    from bench.report import results
     from bench.report.advice import asked_for
     from bench.report.advice import lines as advice_lines
     from bench.report.model import Model
@@ -406,5 +406,5 @@ def _advise(asked: argparse.Namespace) -> None:
     )  # fmt: skip
     path = _results(asked.results)
     report = results.load(path)
-    print(f"By {path.name}: " + page.about(report)[0])
+    print(f"By {path.name}: " + results.about(report)[0])
     print(advice_lines(Model(report.cells), question, report.cells))

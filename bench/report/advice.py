@@ -268,7 +268,7 @@ def _reasons(found: Sequence[Advice]) -> list[str]:
                 continue
             parts = ", ".join(f"{_TERMS.get(n, n)} {v} %" for n, v in shares(answer.parts))
             note = f" ({answer.note})" if answer.note else ""
-            out.append(f"  {one.layout:20}{work}: {parts or 'nothing fitted'}{note}")
+            out.append(f"  {one.layout:20}{work}: {parts or 'by no fit'}{note}")
     return out
 
 

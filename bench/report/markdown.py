@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.report.page import about
-from bench.report.results import Cell, Report, absent, label, number, works_of
+from bench.report.results import Cell, Report, about, absent, label, number, works_of
 
 
 class _Row(NamedTuple):
@@ -49,14 +48,21 @@ _LAYOUTS = (
 
 def summary(report: Report) -> str:
     """Return the README's table: a row a job, a column a layout, 1,000 messages a second."""
+    head, *rows = summary_rows(report)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(map(_line, lines)) + "\n"
+
+
+def summary_rows(report: Report) -> list[list[str]]:
+    """Return the heads and the rows of that table; jobs without a cell are left out."""
     found = {(cell["work"], label(cell), cell["layout"]): cell for cell in report.cells}
     layouts = [name for name in _LAYOUTS if name in report.layouts]
-    out = [_line(["1,000 messages/s", *layouts]), _line(["---", *["---:"] * len(layouts)])]
+    rows = [["1,000 messages/s", *layouts]]
     for row in _ROWS:
         cells = [found.get((row.work, row.size, layout)) for layout in layouts]
         if any(cells):
-            out.append(_line([row.text, *(_value(cell, row) for cell in cells)]))
-    return "\n".join(out) + "\n"
+            rows.append([row.text, *(_value(cell, row) for cell in cells)])
+    return rows
 
 
 def _value(cell: Cell | None, row: _Row) -> str:

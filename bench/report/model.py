@@ -74,6 +74,10 @@ class Outside(Exception):
     """A question that the model does not answer; the text contains the reason."""
 
 
+class Uncertain(Outside):
+    """Constants that differ too much without one of the cells."""
+
+
 def nonnegative(rows: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the least squares solution without a negative element.
 
@@ -169,7 +173,7 @@ class Fit:
         least, most = self._growth(asked)
         seconds, factor = seconds * sqrt(least * most), factor * sqrt(most / least)
         if factor * factor > WIDEST:
-            raise Outside(f"a range of {factor * factor:.0f} times: too uncertain")
+            raise Uncertain(f"a range of {factor * factor:.0f} times: too uncertain")
         note = "" if len(alike) > 1 else f"by one cell with {asked.durability}: not tested"
         return Answer(seconds, seconds / factor, seconds * factor, parts, marked, note)
 
@@ -211,23 +215,25 @@ def bounded(layout: str, work: str, points: Sequence[Point], asked: Question) ->
     point = _measured(points, work, asked)
     if point is not None:
         return Answer(point.seconds, point.least, point.most, {}, "measured")
-    count = f"{len(points)} {work} cell{'s are' if len(points) != 1 else ' is'} too few for a fit"
+    count = f"{len(points)} {work} cell{'s' if len(points) != 1 else ''}"
     if not points:
-        raise Outside(f"{count} ({FEWEST_CELLS})")
+        raise Outside(f"{count} of the {FEWEST_CELLS} that a fit needs")
     _beyond([one.asked for one in points], work, asked)
-    least, most = 0.0, float("inf")
+    lows, highs = [], []
     for one in points:
         if one.asked.durability != asked.durability:
             continue
         wanted = asked if work in OPENINGS else replace(asked, messages=one.asked.messages)
         known, asks = terms(layout, work, one.asked), terms(layout, work, wanted)
         grown = [asks[name] / value for name, value in known.items() if name in asks and value]
-        least = max(least, one.least * min(grown))
-        most = min(most, one.most * max(grown))
-    least, most = min(least, most), max(least, most)
+        lows.append(one.least * min(grown))
+        highs.append(one.most * max(grown))
+    least, most = max(lows), min(highs)
+    if least > most:  # cells that contradict each other narrow nothing
+        least, most = min(lows), max(highs)
     if most > least * WIDEST:
-        raise Outside(f"{count} ({FEWEST_CELLS}), and far from this one")
-    note = f"bounds from {len(points)} cell{'s' if len(points) != 1 else ''}, nothing fitted"
+        raise Outside(f"{count} bound it to a range of {most / least:.0f} times: too uncertain")
+    note = f"bounds from {count}"
     return Answer(sqrt(least * most), least, most, {}, "extrapolated", note)
 
 
@@ -316,7 +322,12 @@ class Model:
             if beyond and _measured(points, work, asked) is None:
                 raise Outside(f"{topics:,} × {places // topics:,} had no measure: {reason}")
         found = self.fits.get((layout, work))
-        return found.answer(asked) if found else bounded(layout, work, points, asked)
+        if found is not None:
+            try:
+                return found.answer(asked)
+            except Uncertain:
+                pass  # its cells may bound what its constants do not
+        return bounded(layout, work, points, asked)
 
     def curves(self, work: str) -> dict[str, list[tuple[float, float]]]:
         """Return computed messages/s against partitions, 1 to a million, by layout.

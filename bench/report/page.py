@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.report.charts import Curves, Figure, figures
 from bench.report.figures import drawn, legend
-from bench.report.results import Cell, Report, absent, label, number, works_of
+from bench.report.markdown import summary_rows
+from bench.report.results import Cell, Report, about, absent, label, number, works_of
 
 #: (head, column of a cell, scale, what it is).
 _COLUMNS: tuple[tuple[str, str, float, str], ...] = (
@@ -50,30 +50,6 @@ _WARNINGS = (
 )
 
 
-def about(report: Report) -> list[str]:
-    """Return lines about the machine and the run."""
-    head = report.head
-    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-    found = [
-        f"{head['processor']}, {head['cores']} cores, {head['memory_gb']} GB, {head['system']}, "
-        f"Python {head['python']}, {versions}.",
-        f"{_commits(report)}, {head['time']}, amount: {head['scale']}; file systems: "
-        f"{', '.join(sorted({cell['file_system'] for cell in report.cells}))}.",
-    ]
-    if report.busy:
-        found.append(f"The machine was not quiet during: {'; '.join(sorted(report.busy))}.")
-    return found
-
-
-def _commits(report: Report) -> str:
-    """Return which code was measured: a run may have gone on with a later one."""
-    names = [block.get("commit") or report.head["commit"] or "–" for block in report.blocks]
-    counts = Counter(names) or {report.head["commit"] or "–": 0}
-    if len(counts) == 1:
-        return f"Commit {next(iter(counts))}"
-    return "Commits " + ", ".join(f"{name} ({count} blocks)" for name, count in counts.items())
-
-
 def page(
     report: Report, curves: Curves | None = None, sections: Iterable[tuple[str, str]] = ()
 ) -> str:
@@ -82,6 +58,7 @@ def page(
     parts = [
         (one.title, figure(f"figure-{at}", one, report.layouts)) for at, one in enumerate(shown)
     ]
+    parts.insert(1, ("In short", _summary(report)))
     parts.append(("How not to read it", f"<ul>{''.join(map(_item, _WARNINGS))}</ul>"))
     parts += sections
     parts.append(("All cells", _cells(report)))
@@ -115,9 +92,13 @@ def _contents(titles: Sequence[str]) -> str:
     return f"<nav>{' '.join(links)}</nav>"
 
 
+def _marked(text: str) -> str:
+    """Return text with what is between backquotes as code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(text))
+
+
 def _item(text: str) -> str:
-    marked = re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(text))
-    return f"<li>{marked}</li>"
+    return f"<li>{_marked(text)}</li>"
 
 
 def _machine(report: Report) -> str:
@@ -132,6 +113,19 @@ def _machine(report: Report) -> str:
             line = f"<details><summary>{summary}</summary>{first}: {rest}</details>"
         parts.append(line if folded else f"<p>{line}</p>")
     return "".join(parts)
+
+
+def _summary(report: Report) -> str:
+    """Return the README's table."""
+    head, *rows = [[_marked(value) for value in row] for row in summary_rows(report)]
+    heads = "".join(f"<th>{value}</th>" for value in head)
+    body = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row)}</tr>" for row in rows)
+    return (
+        "<p>1,000 messages a second, where no other unit is named. –: tried, and left out; †: "
+        "ended early; the reasons are in the tables of all cells.</p>"
+        '<div class="wide whole"><table class="cells summary"><thead><tr>'
+        f"{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _settings(report: Report) -> str:
@@ -237,6 +231,10 @@ table.cells td:first-child, table.cells th:first-child { position: sticky; left:
 table.cells th:first-child { background: var(--soft); z-index: 2 }
 table.cells td:nth-child(2) { max-width: 22rem; white-space: normal; min-width: 8rem }
 td.why { white-space: normal }
+table.summary td:nth-child(2), table.summary th:nth-child(2) { text-align: right; min-width: 0 }
+table.summary td:first-child { white-space: normal; min-width: min(15rem, 40vw) }
+table.summary th, table.summary td { padding: .2rem .4rem }
+.whole { max-height: none }
 button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0;
   cursor: pointer }
 th[aria-sort] button::after { content: " ↓" }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,30 @@ def _check_blocks(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             if gap is not None:
                 raise Unavailable(f"{where}: round {gap} of {layout} is missing; {_AGAIN}")
         rounds, found = {}, set()
+
+
+def about(report: Report) -> list[str]:
+    """Return lines about the machine and the run."""
+    head = report.head
+    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+    found = [
+        f"{head['processor']}, {head['cores']} cores, {head['memory_gb']} GB, {head['system']}, "
+        f"Python {head['python']}, {versions}.",
+        f"{_commits(report)}, {head['time']}, amount: {head['scale']}; file systems: "
+        f"{', '.join(sorted({cell['file_system'] for cell in report.cells}))}.",
+    ]
+    if report.busy:
+        found.append(f"The machine was not quiet during: {'; '.join(sorted(report.busy))}.")
+    return found
+
+
+def _commits(report: Report) -> str:
+    """Return which code was measured: a run may have gone on with a later one."""
+    names = [block.get("commit") or report.head["commit"] or "–" for block in report.blocks]
+    counts = Counter(names) or {report.head["commit"] or "–": 0}
+    if len(counts) == 1:
+        return f"Commit {next(iter(counts))}"
+    return "Commits " + ", ".join(f"{name} ({count} blocks)" for name, count in counts.items())
 
 
 def is_usual(cell: Cell) -> bool:

@@ -69,7 +69,7 @@ def test_an_advice_has_rates_openings_files_reasons_changes_and_a_command(
         "m measured", "b between measured cells", "x extrapolated", "Seconds until the first",
         "Why, by the model:", "What changes that:", "with fsync:", "20 readers:",
         "bodies of 2,048 B:", "5,000 partitions:", "Without a rank:",
-        "rocketcompat        append: 0 append cells are too few for a fit (4)",
+        "rocketcompat        append: 0 append cells of the 4 that a fit needs",
         "--topics 50 --partitions 10 --body 1024 --durability page_cache",
     ):  # fmt: skip
         assert part in text, part

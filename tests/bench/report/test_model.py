@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from bench.comparison import table
 from bench.report.costs import Question
-from bench.report.model import FEWEST_CELLS, WIDEST, Model, Outside, nonnegative
+from bench.report.model import FEWEST_CELLS, WIDEST, Model, Outside, Uncertain, nonnegative
 from tests.bench.report.cells import CONSTANTS, rows, seconds_of
 
 
@@ -89,7 +90,7 @@ def test_each_answer_is_marked_by_how_it_is_known(exact: Model) -> None:
 def test_far_outside_there_is_no_answer(exact: Model, asked: Question, reason: str) -> None:
     with pytest.raises(Outside, match=reason):
         exact.answer("tubestore", "append", asked)
-    with pytest.raises(Outside, match=r"0 append cells are too few for a fit \(4\)"):
+    with pytest.raises(Outside, match="0 append cells of the 4 that a fit needs"):
         exact.answer("rocketcompat", "append", asked)
 
 
@@ -142,12 +143,14 @@ def test_few_cells_bound_an_answer_without_a_fit() -> None:
         other = Question(topics, 10, 1024, messages=400_000)
         answer = model.answer("kafka-format", "open", other)
         assert answer.marked == "extrapolated"
-        assert answer.note == "bounds from 1 cell, nothing fitted"
+        assert answer.note == "bounds from 1 open cell"
         times = topics / 1000
         assert answer.least == pytest.approx(min(1, times))
         assert answer.most == pytest.approx(max(1, times))
         assert answer.least < answer.seconds < answer.most
-    with pytest.raises(Outside, match="1 open cell is too few for a fit"):
+    with pytest.raises(
+        Outside, match="1 open cell bound it to a range of 1000 times: too uncertain"
+    ):
         model.answer("kafka-format", "open", Question(1, 10, 1024, messages=400_000))
     with pytest.raises(Outside, match="100,010 partitions are far above the 10,000 measured"):
         model.answer("kafka-format", "open", Question(10_001, 10, 1024, messages=400_000))
@@ -165,11 +168,31 @@ def test_what_all_cells_have_alike_widens_the_range_of_other_bodies(exact: Model
 
 def test_a_range_that_is_too_wide_is_no_answer() -> None:
     asks = [Question(topics, 1, 1024, messages=1_000_000) for topics in (1, 10, 100, 1000)]
-    costs = [(asked, (1e-6, 9e-6, 1e-6, 9e-6)[at]) for at, asked in enumerate(asks)]
+    costs = [(asked, (1e-6, 19e-6, 1e-6, 19e-6)[at]) for at, asked in enumerate(asks)]
     model = Model(_cells("append", "lmdb", *costs))
     assert model.fits["lmdb", "append"].inner_factor ** 2 > WIDEST
     with pytest.raises(Outside, match="too uncertain"):
         model.answer("lmdb", "append", Question(50, 1, 1024))
+
+
+def test_cells_bound_what_their_fit_leaves_uncertain() -> None:
+    asks = [Question(topics, 1, 1024, messages=1_000_000) for topics in (1, 1, 1000, 1000)]
+    asks[1], asks[3] = (replace(asked, body=2048) for asked in asks[::2])
+    costs = [(asked, (1e-6, 1e-6, 1e-6, 30e-6)[at]) for at, asked in enumerate(asks)]
+    model = Model(_cells("append", "rocketcompat", *costs))
+    asked = Question(2, 1, 1024)
+    with pytest.raises(Uncertain):
+        model.fits["rocketcompat", "append"].answer(asked)
+    answer = model.answer("rocketcompat", "append", asked)
+    assert answer.note == "bounds from 4 append cells"
+    assert answer.least <= 1e-6 <= answer.most
+
+
+def test_cells_that_contradict_each_other_narrow_nothing() -> None:
+    one, two = (Question(topics, 10, 1024, messages=400_000) for topics in (1000, 2000))
+    model = Model(_cells("open", "kafka-format", (one, 1.0), (two, 5.0)))
+    answer = model.answer("kafka-format", "open", Question(1500, 10, 1024, messages=400_000))
+    assert (answer.least, answer.most) == pytest.approx((1.0, 5.0))
 
 
 def test_cells_that_no_term_describes_are_not_fitted() -> None:

@@ -86,6 +86,15 @@ def test_the_page_is_no_wider_than_a_phone_or_a_desktop(
 
 
 @pytest.mark.gate
+def test_the_table_of_the_readme_follows_the_first_figure(made: Path) -> None:
+    text = made.read_text()
+    assert text.index("figure-0") < text.index('id="in-short"') < text.index("figure-1")
+    rows = re.findall(r"<tr>(<td>append one by one, 10 partitions</td>.*?)</tr>", text)
+    assert len(rows) == 1
+    assert rows[0].count("<td>") == 1 + len(CONSTANTS) + 1
+
+
+@pytest.mark.gate
 def test_every_layout_of_the_run_has_a_page_of_its_costs(made: Path) -> None:
     text = made.read_text()
     assert set(re.findall(r'id="cost-([^"]+)"><summary>', text)) == {*CONSTANTS, "tubemq"}
