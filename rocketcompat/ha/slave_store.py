@@ -23,6 +23,7 @@ from tubestore.clock import Clock, SystemClock
 from tubestore.core.layout import Buffer
 from tubestore.core.vfs import Vfs
 from tubestore.errors import NotAStore, ReadOnlyStore, documented
+from tubestore.staging.placing import Spread
 
 if TYPE_CHECKING:
     from rocketcompat.staging.pieces import StagedPiece
@@ -94,6 +95,7 @@ class SlaveStore(DefaultMessageStore):
         *,
         threads: int | None = None,
         query: str | None = None,
+        spread: Spread | None = None,
     ) -> LogPublishResult:
         """Refuse: jobs publish into the master."""
         self._check_open()

@@ -26,6 +26,7 @@ from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs
 from tubestore.spark.kit.loads import waited_for
 from tubestore.spark.kit.publishing import Written, rejected_rows
+from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import Sieve
 
 
@@ -99,16 +100,21 @@ class RocketLoad:
             return writer.finish()
 
     def publish(
-        self, job_id: str, staged: list[StagedPiece], query: str | None = None
+        self,
+        job_id: str,
+        staged: list[StagedPiece],
+        query: str | None = None,
+        spread: Spread | None = None,
     ) -> LogPublishResult:
         """Make the pieces part of the log, in this order; StoreLocked after the timeout.
 
         `query`: the query of the batch; JobTaken if the store has another one under this id.
+        `spread` has tasks write the log's files.
         Queues and index have them, synced, when this returns: a broker may open the store.
         """
         open_store = partial(rocketcompat.open, self.path, "w", self.config, background=False)
         with waited_for(open_store, self.path, self.options.lock_timeout_ms) as store:
-            result = store.publish(job_id, staged, query=query)
+            result = store.publish(job_id, staged, query=query, spread=spread)
             store.clean_staging()  # what others left that gave up days ago
             return result
 

@@ -51,6 +51,8 @@ class RocketWriteOptions:
     store: tuple[tuple[str, Any], ...]
     #: Where rows go that the store does not take; None: they fail the job.
     rejected_path: str | None
+    #: The file that gets what tasks staged, for another process to publish.
+    handover: str | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> RocketWriteOptions:
@@ -66,6 +68,7 @@ class RocketWriteOptions:
             found["lockTimeoutMs"],
             tuple((name, found[name]) for name in names if found[name] is not None),
             found[OPTION],
+            found["handover"],
         )
 
     def config(self) -> MessageStoreConfig:

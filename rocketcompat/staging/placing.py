@@ -10,6 +10,7 @@ Always true: nothing of the log is touched; everything may be done again, with o
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ from rocketcompat.staging.pieces import (
 )
 from tubestore.core.kernels import Int64s, offsets_of, ranks
 from tubestore.core.paths import join
-from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 from tubestore.errors import InvalidMessage
 from tubestore.staging.placing import EarlyWriteOut, Room
 
@@ -138,16 +139,35 @@ def rows_of(vfs: Vfs, staging: str, piece: StagedPiece) -> tuple[Any, Any]:
     return rows, np.frombuffer(raw, KEY_HASH, offset=rows.nbytes)
 
 
-def write_part(
-    vfs: Vfs, staging: str, path: str, part: Part, file_size: int, now: int, *, more: bool
-) -> LogPart:
-    """Write a part for the log at `path` (relative to the root), with all offsets, and sync it.
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A part of a job that is to be written, for the log at `path` (relative to the root)."""
 
-    `more`: a further part follows, so a blank closes this one.
+    staging: str
+    path: str
+    part: Part
+    file_size: int
+    #: The store time of records without one.
+    now: int
+    #: True if a further part follows, so that a blank closes this one.
+    more: bool
+
+
+def write_anew(writing: Writing) -> LogPart:
+    """Write a part in a process of its own, while others may write the same one."""
+    return write_part(OsVfs(), writing, f"-{uuid.uuid4().hex[:12]}")
+
+
+def write_part(vfs: Vfs, writing: Writing, token: str = "") -> LogPart:
+    """Write a part with all offsets, and sync it.
+
+    With a `token` under a name with it first, so that its own name leads to a part that is whole.
     """
+    staging, path, part = writing.staging, writing.path, writing.part
+    file_size, now = writing.file_size, writing.now
     whole = part.start % file_size == 0
     name = LogPart(path, part.start, 0, "", 0).name
-    final = join(staging, name)
+    final = join(staging, name) + token
     if vfs.exists(final):  # of an attempt that was interrupted
         vfs.remove(final)
     target = vfs.open(final, create=True)
@@ -160,11 +180,13 @@ def write_part(
             digest.update(buffer.data)
             at += len(buffer)
             write_out.reached(at)
-    if more:
+    if writing.more:
         left = file_size - part.start % file_size - part.size
         target.pwrite(BLANK.pack(total_size=left, magic_code=MAGIC_BLANK), part.size)
     target.sync()
     target.close()
+    if token:
+        vfs.rename(final, join(staging, name))
     return LogPart(path, part.start, part.size, digest.hexdigest(), file_size if whole else at)
 
 

@@ -39,8 +39,15 @@ from typing import Any
 from rocketcompat.commitlog.appended import Appended
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.messages import ReadyBatches
-from rocketcompat.staging.pieces import LOG_SUFFIX, LogPart, LogRecord, LogRecords, StagedPiece
-from rocketcompat.staging.placing import Layout, first_place, lay_out, write_part
+from rocketcompat.staging.pieces import LOG_SUFFIX, LogRecord, LogRecords, StagedPiece
+from rocketcompat.staging.placing import (
+    Layout,
+    Writing,
+    first_place,
+    lay_out,
+    write_anew,
+    write_part,
+)
 from rocketcompat.staging.roll_forward import roll_forward
 from rocketcompat.staging.tails import tails_of
 from tubestore.clock import Clock
@@ -49,7 +56,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import StoreFailed
 from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
-from tubestore.staging.placing import place_all
+from tubestore.staging.placing import SPREAD_BYTES, Spread, place_all
 from tubestore.staging.publisher import Publisher
 from tubestore.staging.roll_forward import remove_staging
 
@@ -91,6 +98,7 @@ class BulkLoads:
     def publish(
         self, job_id: str, staged: Iterable[StagedPiece | Mapping[str, Any]],
         threads: int | None, dispatch: Callable[[], object], query: str | None = None,
+        spread: Spread | None = None,
     ) -> LogPublishResult:  # fmt: skip
         """Make a job part of the log, or return its earlier result.
 
@@ -112,6 +120,7 @@ class BulkLoads:
             threads,
             dispatch,
             self._publisher.records.check_writer,
+            spread,
         )
         record, new = self._publisher.publish(job)
         if record is None:
@@ -142,6 +151,8 @@ class _LogJob:
     dispatch: Callable[[], object]
     #: Raises Overtaken if another process has opened the root for writing since.
     check_writer: Callable[[], None]
+    #: Writes large jobs in other processes.
+    spread: Spread | None
     layout: Layout = field(default_factory=lambda: Layout([], {}))
     tails: ReadyBatches | None = None
 
@@ -173,14 +184,15 @@ class _LogJob:
             log.seal()
         parts = self.layout.parts if pieces else []
 
-        def write(place: int) -> LogPart:
-            part = parts[place]
+        writings = []
+        for place, part in enumerate(parts, 1):
             path = os.path.relpath(queue.path_of(part.start), self.root)
-            more = place + 1 < len(parts)
-            return write_part(vfs, staging, path, part, file_size, now, more=more)
-
+            writings.append(Writing(staging, path, part, file_size, now, place < len(parts)))
         size = sum(part.size for part in parts)
-        written = tuple(place_all(write, range(len(parts)), size, self.threads))
+        if self.spread is not None and size >= SPREAD_BYTES:
+            written = tuple(self.spread(write_anew, writings))
+        else:
+            written = tuple(place_all(partial(write_part, vfs), writings, size, self.threads))
         self.tails = tails_of(vfs, staging, pieces, self.layout, log.end, now)
         end = self.layout.end if parts else log.end
         return LogRecord(

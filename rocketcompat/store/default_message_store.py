@@ -58,6 +58,7 @@ from tubestore.errors import (
     refused_call,
 )
 from tubestore.staging.job_files import check_publish_arguments, check_query
+from tubestore.staging.placing import Spread
 from tubestore.values import Age, Seconds, checked_age_ms, checked_whole
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class DefaultMessageStore(StoreReader):
         *,
         threads: int | None = None,
         query: str | None = None,
+        spread: Spread | None = None,
     ) -> LogPublishResult:
         """Put staged records behind the log, all or none, and at most once.
 
@@ -212,6 +214,9 @@ class DefaultMessageStore(StoreReader):
         names the query that this batch belongs to, a job `name:<number>`. The name is this query's
         from then on. A batch that comes again has to have the same rows, else JobTaken.
 
+        Jobs of 256 MiB or more `spread` may have other processes write: `spread(work, parts)`
+        returns `list(map(work, parts))`, and work, parts and results can be pickled.
+
         Raises InvalidMessage (a piece is missing or not as described), DiskFull before anything has
         changed; StoreFailed when it is not known how far it came: open the store again.
         """
@@ -219,7 +224,7 @@ class DefaultMessageStore(StoreReader):
         check_publish_arguments(staged, threads)
         dispatch = self._dispatcher.dispatch_pending
         check_query(job_id, query)
-        result = self._opened.loads.publish(job_id, staged, threads, dispatch, query)
+        result = self._opened.loads.publish(job_id, staged, threads, dispatch, query, spread)
         self._dispatcher.wake()
         return result
 

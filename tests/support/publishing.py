@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -76,3 +78,23 @@ def some(count: int, start: int = 0, **where: Any) -> list[Any]:
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"message %d" % n for n in range(start, start + count)]
+
+
+class Tasks:
+    """Works on each part twice, as a speculative task does, and once more when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def __call__(self, work: Any, parts: Sequence[Any]) -> list[Any]:
+        sent = [pickle.loads(pickle.dumps((work, part))) for part in parts]
+        self.calls += [lambda f=f, part=part: f(part) for f, part in sent]
+        for call in self.calls:
+            call()
+        return [call() for call in self.calls]
+
+    def go_on(self) -> None:
+        """Have the tasks that were overtaken go on: they may fail, and change nothing."""
+        for call in self.calls:
+            with contextlib.suppress(OSError):
+                call()

@@ -23,21 +23,27 @@ anywhere. So nothing of a rewritten pair may look as if it had been staged for a
 
 Interrupted before the end of 3 the mark shows it. After it the first record does; the index cannot,
 because entries do not contain their own offsets.
+
+A job of `SPREAD_BYTES` can be placed by other processes (`spread`). Each writes new files under a
+name that no other process has, and leaves those that were staged as they are: a task that is run
+twice, or goes on after the job was published, changes no file of the store.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import xxhash
 
 from tubestore.core import kernels
 from tubestore.core.paths import join
-from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 from tubestore.errors import InvalidMessage
 from tubestore.options import PARTITIONS_PER_STORE
 from tubestore.record.layouts import DATA_HEADER
@@ -57,6 +63,8 @@ _WRITE_OUT_BYTES = 8 << 20
 #: Jobs smaller than this are placed by the calling thread alone.
 THREADED_BYTES = 32 << 20
 _THREADS_MAX = 8
+#: Jobs from this size on are placed by other processes, if there are some.
+SPREAD_BYTES = 256 << 20
 _OFFSET_AT = DATA_HEADER.position("queue_logic_offset")
 _ID_AT = DATA_HEADER.position("msg_id")
 #: The data offset of the first entry of a pair that is being rewritten.
@@ -106,16 +114,36 @@ def place_all(
         return list(pool.map(place, parts))
 
 
-def place_file(
-    vfs: Vfs, staging: str, staged: StagedFile, file: PlacedFile, ids: Array | None
-) -> None:
-    """Make the offsets of a pair absolute, give `ids` (int64, if any), and sync it; see the head.
+class Spread(Protocol):
+    """Calls a function with each part, as `map` does, in any processes that see the store.
 
-    InvalidMessage for a file that does not fit its description.
+    Function, parts and results can be pickled. A part may be worked on more than once.
     """
-    path = join(staging, file.name)
-    data = vfs.open(path + DATA_SUFFIX)
-    index = vfs.open(path + INDEX_SUFFIX)
+
+    def __call__(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        """Return the results in the order of the parts; what one call raises it raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """A staged pair, its place, and the first of the ids that its rows get (None: they have)."""
+
+    staging: str
+    staged: StagedFile
+    file: PlacedFile
+    first_id: int | None
+
+
+def place_file(vfs: Vfs, placing: Placing, name: str | None = None) -> PlacedFile:
+    """Make the offsets of a pair absolute, give ids, if it has none, and sync it; see the head.
+
+    With a `name`, new files of that name get what is changed. Returns the file as it is placed;
+    InvalidMessage for one that does not fit its description.
+    """
+    staged, file = placing.staged, placing.file
+    path = join(placing.staging, file.name)
+    data = vfs.open(path + DATA_SUFFIX, writable=name is None)
+    index = vfs.open(path + INDEX_SUFFIX, writable=name is None)
     entries = entries_in(index.pread(file.index_size, 0)).copy()
     if len(entries) != file.rows:
         raise InvalidMessage(f"{index.path}: shorter than it was staged")
@@ -123,11 +151,27 @@ def place_file(
     starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
     _check_entries(staged, entries, starts)
     # A power cut may have left anything of unsynced data, so all of it is read.
-    ready = ids is None and staged.synced
-    if not (ready and _is_placed(data, staged, entries, starts, file)):
-        _rewrite(data, index, staged, entries, starts, file, ids)
-    for opened in (data, index):
-        opened.close()
+    ready = placing.first_id is None and staged.synced
+    opened = [data, index]
+    if ready and _is_placed(data, staged, entries, starts, file):
+        name = None
+    else:
+        targets: tuple[VfsFile, ...] = (data, index)
+        if name is not None:
+            new = join(placing.staging, name)
+            targets = tuple(vfs.open(new + end, create=True) for end in (DATA_SUFFIX, INDEX_SUFFIX))
+            opened += targets
+        elif staged.has_ids:
+            _mark(index, entries)
+        _rewrite(data, targets, staged, entries, starts, file, placing.first_id)
+    for one in opened:
+        one.close()
+    return file if name is None else replace(file, name=name)
+
+
+def place_anew(placing: Placing) -> PlacedFile:
+    """Place a pair in a process of its own: as `place_file`, in files that no other one writes."""
+    return place_file(OsVfs(), placing, f"{placing.file.name}-{uuid.uuid4().hex[:12]}")
 
 
 def _is_placed(
@@ -143,19 +187,18 @@ def _is_placed(
 
 
 def _rewrite(
-    data: VfsFile,
-    index: VfsFile,
+    source: VfsFile,
+    targets: tuple[VfsFile, ...],
     staged: StagedFile,
     entries: Array,
     starts: Array,
     file: PlacedFile,
-    ids: Array | None,
+    first_id: int | None,
 ) -> None:
-    """Write the offsets of a place, and ids, into a pair; the steps are those of the head."""
-    if staged.has_ids:
-        _mark(index, entries)
-    if _place_records(data, staged, starts, file, ids) != staged.data_digest:
-        raise InvalidMessage(f"{data.path}: not the bytes that were staged")
+    """Write a pair with the offsets of its place, and ids; the steps are those of the head."""
+    data, index = targets
+    if _place_records(source, data, staged, starts, file, first_id) != staged.data_digest:
+        raise InvalidMessage(f"{source.path}: not the bytes that were staged")
     data.sync()
     entries["data_offset"] = starts + file.data_start
     index.pwrite(entries.view(np.uint8).data, 0)
@@ -170,9 +213,14 @@ def _mark(index: VfsFile, entries: Array) -> None:
 
 
 def _place_records(
-    data: VfsFile, staged: StagedFile, starts: Array, file: PlacedFile, ids: Array | None
+    source: VfsFile,
+    data: VfsFile,
+    staged: StagedFile,
+    starts: Array,
+    file: PlacedFile,
+    first_id: int | None,
 ) -> str:
-    """Write offsets and ids into the records, a window at a time; returns the staged digest."""
+    """Write the records with offsets and ids, a window at a time; returns the staged digest."""
     digest, room, write_out = xxhash.xxh3_64(), Room(WINDOW_BYTES), EarlyWriteOut(data)
     bounds = np.append(starts, file.data_size)
     row = 0
@@ -181,17 +229,18 @@ def _place_records(
         stop = max(row + 1, int(bounds.searchsorted(low + WINDOW_BYTES, "right")) - 1)
         end = int(bounds[stop])
         records = room.of(end - low)
-        if data.pread_into(records.data, low) != end - low:
-            raise InvalidMessage(f"{data.path}: shorter than it was staged")
+        if source.pread_into(records.data, low) != end - low:
+            raise InvalidMessage(f"{source.path}: shorter than it was staged")
         places = starts[row:stop] - low
         offsets = np.arange(row, stop, dtype=np.int64) * ENTRY_SIZE
         kernels.scatter(records, places + _OFFSET_AT, (offsets + staged.index_start).astype(">i8"))
-        if ids is not None:
+        if first_id is not None:
             kernels.scatter(records, places + _ID_AT, np.zeros(stop - row, ">i8"))
         digest.update(records.data)
         kernels.scatter(records, places + _OFFSET_AT, (offsets + file.index_start).astype(">i8"))
-        if ids is not None:
-            kernels.scatter(records, places + _ID_AT, ids[row:stop].astype(">i8"))
+        if first_id is not None:
+            ids = np.arange(first_id + row, first_id + stop)
+            kernels.scatter(records, places + _ID_AT, ids.astype(">i8"))
         data.pwrite(records.data, low)
         row = stop
         write_out.reached(end)

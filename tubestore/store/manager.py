@@ -28,6 +28,7 @@ from tubestore.messages import BatchAck, Rows
 from tubestore.options import Durability, StoreOptions, TopicOptions
 from tubestore.shard.compaction import MergedFiles
 from tubestore.staging.job_files import StagedFile
+from tubestore.staging.placing import Spread
 from tubestore.store.append import append_to_topics
 from tubestore.store.engine import Engine
 from tubestore.store.leases import Lease
@@ -461,6 +462,7 @@ class MessageStoreManager(Mapping[str, Topic]):
         create_topics: bool = False,
         threads: int | None = None,
         query: str | None = None,
+        spread: Spread | None = None,
     ) -> PublishResult:
         """Make the files of a job part of the store, in one atomic step, and at most once.
 
@@ -472,12 +474,16 @@ class MessageStoreManager(Mapping[str, Topic]):
         belongs to, a job `name:<number>`. The name is this query's from then on. A batch that comes
         again has to have the same rows, and any job the same number of them, else JobTaken.
 
+        What has to be written once more, with the offsets of its place, `spread` may have other
+        processes write for jobs of 256 MiB or more: `spread(work, parts)` returns
+        `list(map(work, parts))`, and work, parts and results can be pickled.
+
         Raises InvalidMessage (a file is missing or not as described), UnknownTopic, DiskFull before
         anything has changed. Raises StoreFailed when it is not known how far it came: open the
         store again. Repeating the call is always safe.
         """
         return self._engine.loads.publish(
-            job_id, staged, create=create_topics, threads=threads, query=query
+            job_id, staged, create=create_topics, threads=threads, query=query, spread=spread
         )
 
     @documented

@@ -30,6 +30,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tubestore.core.paths import join
@@ -50,7 +51,15 @@ from tubestore.staging.job_files import (
     content_sum,
     staging_directory,
 )
-from tubestore.staging.placing import THREADED_BYTES, place_all, place_file
+from tubestore.staging.placing import (
+    SPREAD_BYTES,
+    THREADED_BYTES,
+    Placing,
+    Spread,
+    place_all,
+    place_anew,
+    place_file,
+)
 from tubestore.staging.publisher import Publisher
 from tubestore.staging.roll_forward import remove_staging, roll_forward
 from tubestore.store.context import Context
@@ -101,6 +110,7 @@ class BulkLoads:
         create: bool,
         threads: int | None,
         query: str | None = None,
+        spread: Spread | None = None,
     ) -> PublishResult:
         """Make a job part of the store, or return what became of it before; see the head."""
         check_publish_arguments(staged, threads)
@@ -110,7 +120,15 @@ class BulkLoads:
             files = [StagedFile.from_json(one) for one in staged]
             batch = None if query is None else Batch.of(query, files)
             job = _ShardsJob(
-                job_id, batch, files, self._context, self._opener, self._topics, create, threads
+                job_id,
+                batch,
+                files,
+                self._context,
+                self._opener,
+                self._topics,
+                create,
+                threads,
+                spread,
             )
             record, new = self._publisher.publish(job)
             return _result(job_id, record, replayed=not new)
@@ -150,6 +168,8 @@ class _ShardsJob:
     #: True if topics that are missing or too small are made.
     create: bool
     threads: int | None
+    #: Places large jobs in other processes.
+    spread: Spread | None
     shards: Shards = field(default_factory=dict)
     placed: tuple[PlacedFile, ...] = ()
 
@@ -210,16 +230,18 @@ class _ShardsJob:
 
     def write(self, number: int) -> CommitRecord:
         """Rewrite the pairs that were not staged for their place, and sync all."""
-        now_ms = self.context.clock.now_ms()
+        now_ms, vfs = self.context.clock.now_ms(), self.context.vfs
         staging = staging_directory(self.context.root, self.job_id)
         described = {file.name: file for file in self.files}
-
-        def place(file: PlacedFile) -> None:
+        placings, size = [], sum(file.data_size for file in self.files)
+        for file in self.placed:
             staged = described[file.name]
             ids = None if staged.has_ids else self.context.ids.next_many(file.rows)
-            place_file(self.context.vfs, staging, staged, file, ids)
-
-        place_all(place, self.placed, sum(file.data_size for file in self.files), self.threads)
+            placings.append(Placing(staging, staged, file, None if ids is None else int(ids[0])))
+        if self.spread is not None and size >= SPREAD_BYTES:
+            self.placed = tuple(self.spread(place_anew, placings))
+        else:
+            place_all(partial(place_file, vfs), placings, size, self.threads)
         return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch, self.content)
 
     def roll_forward(self, record: CommitRecord) -> None:

@@ -62,19 +62,23 @@ spark.sparkContext.setLogLevel("OFF")
 frame = spark.range(0, count, numPartitions=4).selectExpr(
     "if(id % 2 = 0, 'even', 'odd') AS topic", "CAST(id % 5 AS INT) AS partition",
     "CAST(CAST(id AS STRING) AS BINARY) AS body")
-for package, points, options in cases:
-    write = sys.modules[f"{package}.spark"].write
+for package, format_, points, options in cases:
+    sys.modules[f"{package}.spark"].register(spark)
+    sink = frame.write.format(format_).mode("append").options(jobId="load", **options)
     for number, point in enumerate(points):
         with open(kill, "w") as file:
             file.write(point)
         try:
-            write(frame, f"{root}/{package}-{number}", job_id="load", **options)
+            sink.save(f"{root}/{package}-{number}")  # the sink's process publishes
             print("was not killed")
         except Exception:
             print("killed" if not os.path.exists(kill) else "failed otherwise")
-        write(frame, f"{root}/{package}-{number}", job_id="load", **options)
+        sink.save(f"{root}/{package}-{number}")
 """
-CASES = [("tubestore", TUBE_POINTS, {}), ("rocketcompat", ROCKET_POINTS, SMALL)]
+CASES = [
+    ("tubestore", "tubestore", TUBE_POINTS, {}),
+    ("rocketcompat", "rocketmq", ROCKET_POINTS, SMALL),
+]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,7 @@ def stores(needs_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory / "said", DRIVER.replace("CASES", repr(CASES)), directory / "stores", kill,
         JAVA_OPTIONS, COUNT, KILL_FILE=str(kill), PYTHONPATH=f"{directory}:{REPOSITORY}",
     )  # fmt: skip
-    points = [point for _, some, _ in CASES for point in some]
+    points = [point for _, _, some, _ in CASES for point in some]
     assert driver.finished().splitlines() == ["killed"] * len(points)
     return directory / "stores"
 

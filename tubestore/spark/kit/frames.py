@@ -6,17 +6,20 @@ import atexit
 import functools
 import json
 import os
+import pickle
 import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tubestore.disks.roots import absolute_root
-from tubestore.spark.kit.publishing import new_job_id
+from tubestore.spark.kit.publishing import new_job_id, spread_over
 from tubestore.spark.kit.pushdown import SETTING
+from tubestore.staging.rejected import OPTION as REJECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,8 +101,30 @@ def write_frame(
         df, groups = source.kind.grouped(df, load)
         columns = [order_by] if isinstance(order_by, str) else list(order_by)
         df = df.repartition(*groups).sortWithinPartitions(*groups, *columns)
-    df.write.format(source.kind.format).mode("append").options(**texts).save(path)
-    return load.written(job_id, replayed=replayed) if here else None
+    writer = df.write.format(source.kind.format).mode("append").options(**texts)
+    if not here:
+        writer.save(path)
+        return None
+    if load.rejected_path is not None:
+        writer = writer.option(REJECTED, load.rejected_path)
+    staged = Path(_notes(), uuid.uuid4().hex)
+    writer.option("handover", str(staged)).save(path)
+    _publish(load, job_id, staged, df.sparkSession)
+    written: Written = load.written(job_id, replayed=replayed)
+    return written
+
+
+def _publish(load: Any, job_id: str, staged: Path, spark: SparkSession) -> None:
+    """Publish in this process, which can have Spark write what is large; the sink's cannot."""
+    from tubestore.spark.kit import sink
+
+    messages = pickle.loads(staged.read_bytes())
+    staged.unlink()
+    try:
+        sink.publish(load, job_id, messages, spread=spread_over(spark))
+    except BaseException:
+        sink.abort(load, job_id)
+        raise
 
 
 def write_stream_frame(

@@ -36,6 +36,7 @@ from tubestore.spark.kit.publishing import Written, rejected_rows
 from tubestore.spark.kit.write_options import WriteOptions
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import StagedFile
+from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import Sieve
 from tubestore.staging.writer import StagedWriter
 from tubestore.store import publish as publishing
@@ -149,11 +150,16 @@ class Load:
             yield batch.append_column("partition", column)
 
     def publish(
-        self, job_id: str, staged: list[StagedFile], query: str | None = None
+        self,
+        job_id: str,
+        staged: list[StagedFile],
+        query: str | None = None,
+        spread: Spread | None = None,
     ) -> PublishResult:
         """Make the files part of the store, in this order; StoreLocked after the timeout.
 
         `query`: the query of the batch; JobTaken if the store has another one under this id.
+        `spread` has tasks write what needs the offsets of its place.
         """
         with opened(self.options) as store:
             store.ensure_topics(self.settings)
@@ -162,7 +168,7 @@ class Load:
                 missing = {f.topic for f in staged}.difference(store.topics())
                 store.ensure_topics(dict.fromkeys(sorted(missing), self.options.new_topics))
             create = self.options.create_topics
-            result = store.publish(job_id, staged, create_topics=create, query=query)
+            result = store.publish(job_id, staged, create_topics=create, query=query, spread=spread)
             store.clean_staging()  # what others left that gave up days ago
             return result
 

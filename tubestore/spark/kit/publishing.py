@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,12 +26,16 @@ from tubestore.spark.kit.running import (
     SparkJob,
     Watch,
     digest_of,
+    is_cluster,
+    is_here,
     run,
     silent,
+    work_in_tasks,
 )
 from tubestore.staging import rejected
 from tubestore.staging.commit_records import JobRecords
 from tubestore.staging.job_files import staging_directory
+from tubestore.staging.placing import Spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +123,13 @@ class StagesFiles(Protocol):
     def described(self, given: Mapping[str, Any]) -> Any:
         """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
 
-    def publish(self, job_id: str, staged: list[Any]) -> Any:
+    def publish(
+        self,
+        job_id: str,
+        staged: list[Any],
+        query: str | None = None,
+        spread: Spread | None = None,
+    ) -> Any:
         """Make files part of the store; the result has `rows` and `replayed`."""
 
 
@@ -151,8 +162,18 @@ def stage_and_publish(
     )
     done = run(spark, job, splits, journal=journal, watch=watch)
     files = [load.described(file) for row in done.rows for file in row["files"]]
-    result = load.publish(job_id, files)
+    result = load.publish(job_id, files, spread=spread_over(spark, splits))
     return Published(job_id, result.rows, result.replayed, done)
+
+
+def spread_over(spark: SparkSession, splits: Sequence[Any] = ()) -> Spread | None:
+    """Return what works on the parts of a publish in tasks, one a part; None on one machine.
+
+    There the driver's threads have the same cores, and rewrite files in place: half the time.
+    """
+    if is_here(spark, splits) or not is_cluster(spark):
+        return None
+    return partial(work_in_tasks, spark)
 
 
 def _is_there(load: StagesFiles, directory: str, row: Row) -> bool:

@@ -13,6 +13,7 @@ import gc
 import hashlib
 import json
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +30,8 @@ from tubestore.errors import InvalidOption, TubeStoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+R = TypeVar("R")
 Row = dict[str, Any]
 #: Called with (splits done, splits in all).
 Watch = Callable[[int, int], None]
@@ -187,7 +190,7 @@ def run(
     left = [number for number, key in enumerate(keys) if key not in journal.rows]
     resumed = len(splits) - len(left)
     watch(resumed, len(splits))
-    if left and isinstance(spark, LaterSession) and _is_small(splits):
+    if left and is_here(spark, splits):
         for place, number in enumerate(left, 1):
             journal.add(keys[number], json.loads(json.dumps(job.work(number, splits[number]))))
             watch(resumed + place, len(splits))
@@ -220,6 +223,52 @@ class LaterSession:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
+
+
+def is_here(spark: SparkSession, splits: Sequence[Any]) -> bool:
+    """True if splits are worked on in this process, and Spark is not asked."""
+    return isinstance(spark, LaterSession) and _is_small(splits)
+
+
+def is_cluster(spark: SparkSession) -> bool:
+    """True if tasks run in other processes than the driver's; False for a client of Connect."""
+    context = getattr(spark, "sparkContext", None)
+    return context is not None and not str(context.master).startswith("local")
+
+
+def work_in_tasks(spark: SparkSession, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """Call a function with each part, in a task of its own; returns the results in their order.
+
+    TubeStoreError if a call fails with one, SparkFailed if Spark gives up. A task that failed is
+    tried again.
+    """
+    frame = spark.range(0, len(parts), numPartitions=max(1, len(parts)))
+    try:
+        found = frame.mapInArrow(_Parts(work, parts), "number bigint, result binary").collect()
+    except Exception as error:
+        raise plain(error) from None
+    done = {int(row[0]): pickle.loads(row[1]) for row in found}
+    return [done[number] for number in range(len(parts))]
+
+
+class _Parts:
+    """What runs in a worker: calls a function with the part of its number."""
+
+    def __init__(self, work: Callable[[Any], Any], parts: Sequence[Any]) -> None:
+        self._work, self._parts = work, parts
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    result = self._work(self._parts[number])
+                except TubeStoreError:
+                    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the sentence is enough
+                    raise
+                yield pa.RecordBatch.from_pydict(
+                    {"number": pa.array([number], pa.int64()), "result": [pickle.dumps(result)]}
+                )
 
 
 def _is_small(splits: Sequence[Any]) -> bool:

@@ -5,13 +5,16 @@
 | `__init__` | once a job on the driver's machine; the object goes to the tasks and to `commit` |
 | `write` | a task: stages files, which readers do not see |
 | `commit` | the driver's machine, when all tasks are done: publishes all of them, in one step |
+| `publish` | for a batch of `write` instead of that: the driver, which can ask Spark for tasks |
 | `abort` | the driver's machine, when a task failed, or `commit` did |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -28,6 +31,7 @@ from tubestore.errors import InvalidOption, JobTaken
 from tubestore.spark.kit.publishing import new_job_id
 from tubestore.spark.kit.tasks import note, plain_errors
 from tubestore.staging import rejected
+from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import RejectedFile, Sieve
 
 
@@ -71,7 +75,13 @@ class AnyLoad(Protocol):
         `content`: with a digest that identifies their rows; `sieve` gets those that are refused.
         """
 
-    def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Replayable:
+    def publish(
+        self,
+        job_id: str,
+        staged: list[Any],
+        query: str | None = None,
+        spread: Spread | None = None,
+    ) -> Replayable:
         """Make them part of the store, in this order; `query`: the query of the batch."""
 
     def abort(self, job_id: str) -> None:
@@ -123,11 +133,12 @@ def _stage(
         raise
 
 
-def _publish(
+def publish(
     load: AnyLoad,
     job_id: str,
-    messages: list[WriterCommitMessage | None],
+    messages: Sequence[WriterCommitMessage | None],
     query: str | None = None,
+    spread: Spread | None = None,
 ) -> None:
     """Publish what tasks staged, in the order of the DataFrame's partitions.
 
@@ -135,13 +146,12 @@ def _publish(
     """
     staged = [message for message in messages if isinstance(message, Staged)]
     files = [file for one in staged for file in one.files]
-    with plain_errors():
-        if load.rejected_path is not None and not load.is_published(job_id):
-            rejected.check_new(load.rejected_path, job_id)
-        result = load.publish(job_id, files, query)
-        if result.replayed and result.rows and not files:
-            reason = f"it was published with {result.rows} messages, and now there is none"
-            raise JobTaken(job_id, f"{reason}; a job with other messages needs an id of its own")
+    if load.rejected_path is not None and not load.is_published(job_id):
+        rejected.check_new(load.rejected_path, job_id)
+    result = load.publish(job_id, files, query, spread)
+    if result.replayed and result.rows and not files:
+        reason = f"it was published with {result.rows} messages, and now there is none"
+        raise JobTaken(job_id, f"{reason}; a job with other messages needs an id of its own")
     if result.replayed:
         note(f"{load.path}: job {job_id} was there already; nothing was written")
     if load.rejected_path is not None:
@@ -151,7 +161,8 @@ def _publish(
             note(f"{load.path}: job {job_id}: {count} rows were not taken, they are in {place}")
 
 
-def _abort(load: AnyLoad, job_id: str) -> None:
+def abort(load: AnyLoad, job_id: str) -> None:
+    """Remove what a job staged and put aside, unless it may be published already."""
     load.abort(job_id)
     if load.rejected_path is not None:
         rejected.discard(load.rejected_path, job_id)
@@ -160,8 +171,9 @@ def _abort(load: AnyLoad, job_id: str) -> None:
 class StoreWriter(DataSourceArrowWriter):
     """Appends a DataFrame, all of it or nothing."""
 
-    def __init__(self, load: AnyLoad, job_id: str | None) -> None:
-        self.load = load
+    def __init__(self, load: AnyLoad, job_id: str | None, handover: str | None = None) -> None:
+        """`handover`: a file that gets what tasks staged, for `publish` in another process."""
+        self.load, self._handover = load, handover
         self.job_id = job_id or new_job_id()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -170,12 +182,16 @@ class StoreWriter(DataSourceArrowWriter):
             return _stage(self.load, self.job_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish."""
-        _publish(self.load, self.job_id, messages)
+        """Publish, or leave that to the process that called `write`."""
+        with plain_errors():
+            if self._handover is None:
+                publish(self.load, self.job_id, messages)
+            else:
+                Path(self._handover).write_bytes(pickle.dumps(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
-        _abort(self.load, self.job_id)
+        abort(self.load, self.job_id)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
@@ -196,7 +212,8 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a batch; one without tasks has no rows."""
         for job_id, query in {(m.job_id, m.query) for m in messages if isinstance(m, Staged)}:
-            _publish(self.load, job_id, messages, query)
+            with plain_errors():
+                publish(self.load, job_id, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what a batch staged; its name is known from the tasks, or as an option."""
@@ -204,4 +221,4 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
         if self.application:
             named.add(f"{self.application}:{batchId}")
         for job_id in named:
-            _abort(self.load, job_id)
+            abort(self.load, job_id)

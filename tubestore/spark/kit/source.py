@@ -137,7 +137,7 @@ class StoreSource(DataSource):
         with plain_errors():
             options = self.kind.write_options.parse(self.options)
             load = self.kind.load.prepare(options, appended_schema(schema, overwrite))
-            return StoreWriter(load, options.job_id)
+            return StoreWriter(load, options.job_id, options.handover)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one micro-batch."""

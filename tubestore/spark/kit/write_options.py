@@ -40,6 +40,12 @@ def _topic(value: str) -> str:
         raise ValueError(error.reason) from None
 
 
+def _handover(value: str) -> str:
+    if not os.path.isabs(value):
+        raise ValueError("only `write` sets it")
+    return value
+
+
 #: Options of every sink.
 SHARED = (
     Option("path", text, None, "Directory of the store, the same on every node."),
@@ -52,6 +58,7 @@ SHARED = (
         "stream",
     ),
     Option("lockTimeoutMs", count, 60_000, "How long a commit waits for another writer."),
+    Option("handover", _handover, None, "Set by `write`: where the sink leaves what tasks staged."),
     Option(OPTION, text, None, "Directory for rows that the store does not take; else they fail."),
 )
 WRITE_TABLE = (
@@ -107,6 +114,8 @@ class WriteOptions:
     store: StoreOptions
     #: Where rows go that the store does not take; None: they fail the job.
     rejected_path: str | None
+    #: The file that gets what tasks staged, for another process to publish.
+    handover: str | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
@@ -129,4 +138,5 @@ class WriteOptions:
             found["lockTimeoutMs"],
             settings,
             found[OPTION],
+            found["handover"],
         )

@@ -45,7 +45,9 @@ class Book:
         self.calls.append(("stage", job_id, attempt, list(batches)))
         return [f"file of {attempt}"]
 
-    def publish(self, job_id: str, staged: list[Any], query: str | None = None) -> Any:
+    def publish(
+        self, job_id: str, staged: list[Any], query: str | None = None, spread: Any = None
+    ) -> Any:
         self.calls.append(("publish", job_id, staged, query))
         return SimpleNamespace(replayed=job_id in self.published, rows=self.rows)
 
