@@ -372,12 +372,10 @@ def _report(asked: argparse.Namespace) -> None:
 
     path = _results(asked.results)
     report = results.load(path)
-    measured = {block["label"] for block in report.blocks}
-    if report.head["scale"] == "full" and (missing := [
-        block.label for block in DEFAULT if block.label not in measured
-    ]):  # fmt: skip
-        print(f"bench: {len(missing)} of {len(DEFAULT)} blocks are not in {path}: "
-              f"{'; '.join(missing)} (run --resume measures them)", file=sys.stderr)  # fmt: skip
+    if missing := results.absent(report):
+        print(f"bench: {len(missing)} blocks of the table are not in {path}, or not with every "
+              "contender; the report lists them, and run --resume measures whole ones",
+              file=sys.stderr)  # fmt: skip
     if asked.summary:
         print(markdown.summary(report), end="")
         return

@@ -11,12 +11,13 @@ from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import REAL, contender
 from bench.report.costs import OPENINGS, STEADY, Question
 from bench.report.formats import FORMATS
-from bench.report.model import Answer, Model, Outside
+from bench.report.model import MOST_PLACES, Answer, Model, Outside
 from bench.workloads.sizes import Size
 
 #: Partitions of a topic, unless the number of topics is given.
 _USUAL_PARTITIONS = 10
 _MOST_READERS = 10_000
+_MOST_PARTITIONS = 1_000_000_000
 _MARKS = {"measured": "m", "between measured cells": "b", "extrapolated": "x"}
 _LEGEND = (
     "m measured: the range of its rounds. b between measured cells, x extrapolated: the range of "
@@ -74,6 +75,8 @@ class Advice:
 
 def asked_for(partitions: int, topics: int, body: int, durability: str, readers: int) -> Asked:
     """Lay partitions over topics, ten each if `topics` is 0; refuse what makes no sense."""
+    if partitions > _MOST_PARTITIONS:
+        raise Unavailable(f"--partitions {partitions}: at most {_MOST_PARTITIONS:,}")
     for name, value, least in (
         ("partitions", partitions, 1), ("body", body, 1), ("topics", topics, 0),
         ("readers", readers, 0),
@@ -308,6 +311,8 @@ def _verdict(found: Sequence[Advice], asked: Asked) -> list[str]:
         f"  python -m bench compare {names} {works} --topics {one.topics} "
         f"--partitions {one.partitions} --body {one.body} --durability {one.durability}"
     )
+    if not found and one.places > MOST_PLACES:
+        return []
     if len(found) < 2:
         return ["Measure it on your machine:", command]
     first, second = found[:2]

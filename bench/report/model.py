@@ -102,7 +102,8 @@ def _beyond(known: Sequence[Question], work: str, asked: Question) -> None:
     """Raise Outside far from what was measured."""
     sizes = [one.body for one in known]
     if not min(sizes) / BEYOND_BODY <= asked.body <= max(sizes) * BEYOND_BODY:
-        raise Outside(f"bodies of {asked.body:,} B are far from those of {work} cells")
+        measured = f"{min(sizes):,} to {max(sizes):,} B"
+        raise Outside(f"bodies of {asked.body:,} B are far from those of {work} cells, {measured}")
     if not any(one.durability == asked.durability for one in known):
         raise Outside(f"no {work} cell has the durability {asked.durability}")
     for name, text in (("places", "partitions"), ("topics", "topics")):

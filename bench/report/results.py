@@ -162,7 +162,7 @@ def works_of(report: Report) -> list[tuple[str, str, list[Cell]]]:
 
 def absent(report: Report) -> list[str]:
     """Return the blocks of the table that a run lacks, and what its blocks lack of contenders."""
-    blocks: Iterable[Block] = QUICK if report.head.get("scale") == "quick" else DEFAULT
+    blocks: Iterable[Block] = DEFAULT if report.head.get("scale") == "full" else QUICK
     known: dict[str, set[str]] = {}
     for cell in report.cells:
         known.setdefault(f"{cell['work']} {label(cell)}", set()).add(cell["layout"])

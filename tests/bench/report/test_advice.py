@@ -126,6 +126,7 @@ def test_partitions_are_laid_over_topics_and_the_text_has_how(
     ("arguments", "sentence"),
     [
         (["--partitions", "0"], "--partitions 0: at least 1"),
+        (["--partitions", "10000000000"], "--partitions 10000000000: at most 1,000,000,000"),
         (["--partitions", "10", "--body", "0"], "--body 0: at least 1"),
         (["--partitions", "10", "--readers", "-1"], "--readers -1: at least 0"),
         (["--partitions", "10", "--topics", "11"], "--topics 11: more than the 10 partitions"),
@@ -146,6 +147,10 @@ def test_a_question_far_outside_has_reasons_instead_of_an_order(exact: Model, ce
     text = lines(exact, asked_for(50_000_000, 0, 1024, "page_cache", 1), cells)
     assert "No layout has an answer." in text
     assert "50,000,000 partitions are far above the 100,000 measured" in text
+    assert "bench compare" not in text, "no machine measures that"
+    text = lines(exact, asked_for(10, 0, 7, "page_cache", 1), cells)
+    assert "bodies of 7 B are far from those of append cells, 100 to 16,384 B" in text
+    assert "bench compare tubestore lmdb" in text
 
 
 def test_a_durability_with_one_cell_is_not_called_sure(exact: Model, cells: Cells) -> None:

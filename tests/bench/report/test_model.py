@@ -201,7 +201,7 @@ def test_cells_that_no_term_describes_are_not_fitted() -> None:
     assert ("lmdb", "append") in Model(cells).fits
     for name, value in (
         ("threads", 4), ("skew", "zipf"), ("durability", "memory"), ("body", "mix"),
-        ("file_system", "ext4"),
+        ("file_system", "ext4"), ("disk", True),
     ):  # fmt: skip
         changed = [*cells[:-1], cells[-1] | {name: value}]
         assert Model(changed).few == {("lmdb", "append"): FEWEST_CELLS - 1}, name

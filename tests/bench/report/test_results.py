@@ -13,7 +13,7 @@ from bench.commands import main
 from bench.layouts.capabilities import Unavailable
 from bench.report.results import absent, is_usual, label, load
 from bench.run import RESULTS
-from bench.workloads.works import DEFAULT
+from bench.workloads.works import DEFAULT, QUICK
 from tests.bench.report.cells import rows, write
 
 RECORDED = RESULTS / "layouts.jsonl"
@@ -135,10 +135,22 @@ def test_the_blocks_that_results_lack_are_listed_with_their_contenders(tmp_path:
     assert lacking == {block.label for block in DEFAULT} - labels
 
 
-def test_the_report_and_its_markdown_list_what_was_not_measured(tmp_path: Path) -> None:
+def test_the_blocks_of_a_quick_run_are_those_of_its_own_table(tmp_path: Path) -> None:
+    lines = _block()
+    lines[0] = lines[0] | {"scale": "quick"}
+    found = absent(load(_write(tmp_path / "run.jsonl", lines)))
+    assert len(found) == len(QUICK)
+    assert not any(line.startswith("idle") for line in found)
+
+
+def test_the_report_and_its_markdown_list_what_was_not_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     path = write(tmp_path / "run.jsonl")
     assert main(["report", str(path)]) == 0
+    count = len(absent(load(path)))
+    assert f"bench: {count} blocks of the table are not in {path}" in capsys.readouterr().err
     for suffix in (".html", ".md"):
         text = path.with_suffix(suffix).read_text()
         assert "Not in these results" in text
