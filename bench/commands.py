@@ -210,6 +210,8 @@ def _run(asked: argparse.Namespace) -> None:
             f"{path}: the results of a run are JSON Lines, name them .jsonl "
             "(`compare --output` writes tables)"
         )
+    if asked.output and asked.output.exists() and asked.output.stat().st_size:
+        raise Unavailable(f"{path} is there already: --resume goes on with it, or name another")
     path = path or bars.RESULTS / time.strftime("laboratory-%Y%m%dT%H%M%S.jsonl", time.gmtime())
     if asked.resume and asked.output:
         raise Unavailable("--resume goes on with its file: --output is for a new one")

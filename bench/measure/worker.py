@@ -167,9 +167,7 @@ class Worker:
         begin = time.monotonic()
         warm = runner(self._warm_count())
         possible = int(warm.messages / warm.seconds * task.seconds)
-        least = FEWEST
-        if task.work.writes:
-            least = max(least, min(_EACH_PLACE * task.size.places, _EACH_PLACE_MOST))
+        least = self._least() if task.work.writes else FEWEST
         within = self._within(task.most_seconds, warm.messages, time.monotonic() - begin)
         self._count = min(self._count, max(least, possible), within)
         return self._count
@@ -190,10 +188,16 @@ class Worker:
         """Return how many messages a driver has the time for; each of its runs warms up anew."""
         begin = time.monotonic()
         found = runner(max(FEWEST, self._count // _TRIAL))
-        around = time.monotonic() - begin - found.seconds
+        around = max(0.0, time.monotonic() - begin - found.seconds)
         # What was appended is read back, which is about as fast.
         left = self._task.most_seconds - around
-        return min(self._count, self._within(left, found.messages, 2 * found.seconds))
+        within = self._within(left, found.messages, 2 * found.seconds)
+        # The trial made the same files for fewer messages: it was slower than a run will be.
+        return min(self._count, max(within, self._least()))
+
+    def _least(self) -> int:
+        """Return the fewest messages that a run appends, unless it has no time for them."""
+        return max(FEWEST, min(_EACH_PLACE * self._task.size.places, _EACH_PLACE_MOST))
 
     def _within(self, most_seconds: float, messages: int, seconds: float) -> int:
         """Return for how many messages there is time, if some of them took so many seconds."""

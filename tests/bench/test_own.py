@@ -204,6 +204,17 @@ def test_a_mistake_is_one_line_before_anything_is_measured(
     assert message in found.err
 
 
+def test_a_run_does_not_replace_the_results_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text("an hour of work\n")
+    assert main(["run", "--tiny", "--output", str(path)]) == 2
+    assert capsys.readouterr().err.endswith("is there already: --resume goes on with it, or name "
+                                            "another\n")  # fmt: skip
+    assert path.read_text() == "an hour of work\n"
+
+
 def test_no_round_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["compare", "lmdb", "--rounds", "0"])

@@ -33,6 +33,7 @@ from bench.measure.laboratory import (
 )
 from bench.measure.worker import FEWEST, Task, Worker, in_a_line
 from bench.run import RESULTS
+from bench.workloads.cases import Measure
 from bench.workloads.contestants import Way
 from bench.workloads.sizes import Size
 from bench.workloads.works import BY_NAME, DEFAULT, Block, Work
@@ -363,6 +364,21 @@ def test_a_run_over_many_places_appends_several_messages_to_each(tmp_path: Path)
     with ExitStack() as stack:
         task = Task(contender("lmdb"), BY_NAME["append"], size, tmp_path / "at", TEXT, 1e-6)
         assert Worker(task).start(stack) == 20 * 400
+
+
+def test_a_driver_appends_as_many_to_each_place_as_the_others_do(tmp_path: Path) -> None:
+    """A trial of few messages makes the same files: by its rate there would be time for less."""
+    asked: list[int] = []
+
+    def runner(messages: int) -> Measure:
+        asked.append(messages)
+        return Measure(messages, messages, 100.0)
+
+    for topics, count in ((1, 200), (1000, 200_000)):
+        size = Size(topics=topics).with_messages(1_000_000)
+        task = Task(contender("tubemq"), BY_NAME["append"], size, tmp_path, TEXT, 1.0, 0.0)
+        assert Worker(task)._driven(runner) == count
+    assert asked == [20_000, 20_000]
 
 
 def test_messages_that_are_synced_warm_up_by_few(tmp_path: Path) -> None:
