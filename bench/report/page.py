@@ -58,7 +58,8 @@ def page(
     parts = [
         (one.title, figure(f"figure-{at}", one, report.layouts)) for at, one in enumerate(shown)
     ]
-    parts.insert(1, ("In short", _summary(report)))
+    if len(summary_rows(report)) > 1:
+        parts.insert(1, ("In short", _summary(report)))
     parts.append(("How not to read it", f"<ul>{''.join(map(_item, _WARNINGS))}</ul>"))
     parts += sections
     parts.append(("All cells", _cells(report)))

@@ -135,6 +135,18 @@ def test_the_blocks_that_results_lack_are_listed_with_their_contenders(tmp_path:
     assert lacking == {block.label for block in DEFAULT} - labels
 
 
+def test_a_run_of_a_workload_of_the_caller_alone_has_a_report_without_figures(
+    tmp_path: Path,
+) -> None:
+    lines = [line | {"work": "first"} if "work" in line else line for line in _block()]
+    path = _write(tmp_path / "run.jsonl", lines)
+    assert main(["report", str(path)]) == 0
+    text = path.with_suffix(".html").read_text()
+    assert "<svg" not in text
+    assert "<h3>First (first)</h3>" in text
+    assert "| tubestore | 1 × 1 |" in path.with_suffix(".md").read_text()
+
+
 def test_the_blocks_of_a_quick_run_are_those_of_its_own_table(tmp_path: Path) -> None:
     lines = _block()
     lines[0] = lines[0] | {"scale": "quick"}
