@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ from tubestore.journal.ring_frames import (
     store_tag,
     trouble_in,
 )
-from tubestore.journal.root_journal import JournalPart, joined_parts, lost_part
+from tubestore.journal.root_journal import JournalPart, lost_part
 from tubestore.journal.topic_names import TopicNames
 from tubestore.record.names import RING_PREFIX, store_key
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, join_records, records_of
@@ -703,27 +704,12 @@ class _RingReading:
             if topic is None:
                 unknown += len(part.entries)  # the topic was deleted
             else:
-                parts.append(part._replace(shard=store_key(topic, store_id)))
+                parts.append(JournalPart(store_key(topic, store_id), *part[1:]))
         if unknown:
             log.info("%d messages of deleted topics are in the journal", unknown)
         self._taken = []
-        parts.sort(key=lambda part: (part.shard, part.index_start))
-        parts.reverse()
-        groups: list[JournalPart] = []
-        while parts:  # let go as they are joined: a ring is not in memory twice
-            group = [parts.pop()]
-            while parts and _follows(group[-1], parts[-1]):
-                group.append(parts.pop())
-            groups.append(joined_parts(group))
-        return groups
-
-
-def _follows(part: JournalPart, following: JournalPart) -> bool:
-    """True if a part can be joined to the one before it."""
-    if part.lost or following.lost or part.damaged_before != following.damaged_before:
-        return False
-    place = part.index_start + ENTRY_SIZE * len(part.entries), part.data_start + len(part.data)
-    return part.shard == following.shard and place == (following.index_start, following.data_start)
+        parts.sort(key=attrgetter("shard", "index_start"))
+        return parts
 
 
 def _runs(
@@ -738,9 +724,11 @@ def _runs(
     order = np.lexsort((heads["store_id"], heads["topic_id"]))
     heads, records = kernels.rows_at(heads, order), kernels.rows_at(records, order)
     sizes = heads["size"].astype(np.int64)
-    joined, bounds = kernels.joined(data, starts[order] + HEAD_SIZE, sizes)
-    batch = records_of(records, joined if joined.flags.writeable else joined.copy())
+    batch = records_of(records, np.frombuffer(bytearray(data), np.uint8))
+    batch.starts = starts[order] + HEAD_SIZE
     batch.place_each(heads["index_start"], heads["data_start"])
+    view = batch.data.data
+    lows, highs = batch.starts.tolist(), (batch.starts + sizes).tolist()
     begins = np.ones(len(order), bool)
     before, after = heads[:-1], heads[1:]
     begins[1:] = (after["topic_id"] != before["topic_id"]) | (
@@ -762,7 +750,7 @@ def _runs(
             "",
             *place,
             batch.entries[first:end],
-            batch.data[bounds[first] : bounds[end]].tobytes(),
+            b"".join([view[a:b] for a, b in zip(lows[first:end], highs[first:end], strict=True)]),
             damaged_before=damaged,
             ring_end=ring_ends[end - 1],
         )
