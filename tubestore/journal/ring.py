@@ -28,14 +28,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from time import monotonic
 
 from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
-from tubestore.core.layout import Buffer
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem, VfsMap
-from tubestore.errors import StoreFailed, TubeStoreError
+from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem
+from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
+from tubestore.journal.early_writes import EarlyWrites
 from tubestore.journal.ring_frames import (
     HEAD_SIZE,
     SEGMENT_BYTES_MIN,
@@ -48,6 +48,7 @@ from tubestore.journal.ring_frames import (
     store_tag,
 )
 from tubestore.journal.ring_reading import ring_paths, slot_of
+from tubestore.journal.ring_segment import RingShard, Segment
 from tubestore.record.names import RING_PREFIX
 
 log = logger(__name__)
@@ -58,68 +59,11 @@ _TEMPORARY = "ring.tmp"
 _SEGMENTS_MIN = 4
 #: So many shards are synced file by file, more with one call for the file system.
 _SYNCED_EACH_MAX = 8
+#: In so many steps a segment gets its frames, but none is shorter than that many bytes.
+_STEPS = 24
+_STEP_BYTES_MIN = 4 << 10
 #: After a failure so many appends go to their shards' files without another try.
 _REFUSED_CALLS = 256
-
-
-class RingShard(Protocol):
-    """What the ring needs of a shard; `MessageStore` has it."""
-
-    name: str
-
-    def write_below(self, position: int) -> None:
-        """Write everything if a message with a frame below a ring position is in no file."""
-
-    def leave_ring(self) -> None:
-        """Record that the ring does not cover the messages in the files any more."""
-
-    def sync_written(self) -> None:
-        """Write the buffers, and sync the data, including that of an earlier process."""
-
-    def is_deleted(self) -> bool:
-        """Return True if the shard's topic was deleted."""
-
-
-class Segment:
-    """A part of the ring in a file of its own."""
-
-    __slots__ = ("_map", "base", "end", "file", "push", "shards")
-
-    def __init__(self, file: VfsFile, map_: VfsMap | None) -> None:
-        """Write through the map, or without one by calls."""
-        self.file, self._map = file, map_
-        #: Writes bytes behind those that it has written before.
-        self.push: Callable[[Buffer], object]
-        #: Ring positions: where it begins, and behind its last frame once it is full.
-        self.base = self.end = 0
-        #: Shards that have frames in it.
-        self.shards: dict[RingShard, None] = {}
-        self.go_to(0)
-
-    def put(self, data: Buffer, position: int) -> None:
-        """Write bytes at a position of the file."""
-        if self._map is not None:
-            self._map.write(data, position)
-        else:
-            self.file.pwrite(data, position)
-
-    def go_to(self, position: int) -> None:
-        """Have `push` go on at a position of the file."""
-        if self._map is not None:
-            self.push = self._map.pieces_from(position)
-        else:
-            self.push = _Pieces(self.file, position)
-
-
-class _Pieces:
-    """Writes pieces to a file one behind the other."""
-
-    def __init__(self, file: VfsFile, position: int) -> None:
-        self._file, self._at = file, position
-
-    def __call__(self, data: Buffer) -> None:
-        self._file.pwrite(data, self._at)
-        self._at += len(data)
 
 
 class Ring:
@@ -151,6 +95,8 @@ class Ring:
             SEGMENT_BYTES_MIN, min(size_bytes // _SEGMENTS_MIN, _SEGMENT_BYTES_MAX)
         )
         self._segments_max = max(_SEGMENTS_MIN, size_bytes // self.segment_bytes)
+        self._step_bytes = max(_STEP_BYTES_MIN, self.segment_bytes // _STEPS)
+        self._early = EarlyWrites()
         self._patience = patience
         self._announce, self._withdraw = announce, withdraw
         self._boot, self._store = boot_tag(vfs.boot_id()), store_tag(store)
@@ -158,7 +104,8 @@ class Ring:
         self._begun = self._next_base = self._left_synced = 0
         self.lock = threading.Lock()
         self._turn = threading.Lock()
-        #: The position behind the last frame, and where the room for frames ends; -1: no room.
+        #: The position behind the last frame, and where the room for frames of this step ends; -1:
+        #: no room.
         self.end, self.room_end = self._next_base, -1
         #: The segment that takes frames.
         self.current: Segment | None = None
@@ -225,7 +172,7 @@ class Ring:
             if not room and self._refused:
                 self._refused -= 1
             elif not room and not self.trouble:
-                room = self._begin_segment()
+                room = self._begin_step(size) or self._begin_segment()
             return room
         except OSError as error:
             self._say(f"no segment can be made: {error}")
@@ -238,6 +185,18 @@ class Ring:
     def has_room(self, size: int) -> bool:
         """True if the current segment takes a frame of `size` bytes."""
         return self.end + size <= self.room_end
+
+    def _begin_step(self, size: int) -> bool:
+        """Have more room for frames in the current segment; False if it is full."""
+        with self.lock:
+            limit = self._base() + self.segment_bytes - HEAD_SIZE  # END always has its room
+            room = self.room_end >= 0 and self.end + size <= limit
+            if room:
+                self.room_end = min(limit, self.end + max(size, self._step_bytes))
+        if room:
+            spare = len(self._free) + self._segments_max - self._made
+            self._early.step(self._full, spare, self.segment_bytes // self._step_bytes)
+        return room
 
     def _begin_segment(self, *, durable: bool = False) -> bool:
         """Close the current segment and begin another one; False if there is none.
@@ -275,7 +234,7 @@ class Ring:
             self._full, self._free, self.current = full, free, segment
             self._next_base = base + self.segment_bytes
             self.end = base + START_SIZE
-            self.room_end = self._next_base - HEAD_SIZE  # END always has its room
+            self.room_end = min(self.end + self._step_bytes, self._next_base - HEAD_SIZE)
         return True
 
     def _close_segment(self) -> None:
@@ -345,7 +304,7 @@ class Ring:
     def _empty(self, segment: Segment) -> bool:
         """Have the shards of the oldest segment write it; False if one fails."""
         try:
-            self._write(segment)
+            self._write(segment, self._patience)
             if not self._leave(segment):
                 self._sync_files(segment.shards)
         except TubeStoreError as error:
@@ -353,14 +312,20 @@ class Ring:
             return False
         return True
 
-    def _write(self, segment: Segment) -> None:
-        """Have the shards of a segment write what it holds; all are tried, one failure raised."""
+    def _write(self, segment: Segment, patience: float = -1) -> None:
+        """Have the shards of a segment write what it holds; all are tried, one failure raised.
+
+        `patience`: how many seconds it waits for shards that are held; -1: as long as they are.
+        """
         failure: TubeStoreError | None = None
+        deadline = monotonic() + patience
         for shard in list(segment.shards):
             if shard.is_deleted():
                 continue
             try:
-                shard.write_below(segment.base + self.segment_bytes)
+                left = max(0.0, deadline - monotonic()) if patience >= 0 else -1
+                if shard.write_below(segment.base + self.segment_bytes, left) < 0:
+                    failure = failure or StoreBusy(f"shard {shard.name} is held")
             except TubeStoreError as error:
                 if not shard.is_deleted():
                     failure = failure or error
@@ -576,7 +541,7 @@ class Ring:
             if self.current is not None:
                 base = self.current.base
                 assert base < self.end <= base + self.segment_bytes, "the end is in no segment"
-                assert self.room_end in (-1, base + self.segment_bytes - HEAD_SIZE)
+                assert self.room_end <= base + self.segment_bytes - HEAD_SIZE, "no room for END"
             else:
                 assert self.room_end == -1, "room without a segment"
             bases = [segment.base for segment in self._full]

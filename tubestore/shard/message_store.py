@@ -534,14 +534,30 @@ class MessageStore:
         self._ring = ring
         self._buffer.use_ring(ring, self, topic_id, self.store_id)
 
-    def write_below(self, position: int) -> None:
-        """Write everything if a message with a frame below a ring position is in no file."""
+    def write_below(self, position: int, patience: float = -1) -> int:
+        """Write everything if a message with a frame below a ring position is in no file.
+
+        Returns the ring position below which all its messages are in files; -1 if another thread
+        holds the shard for more than `patience` seconds (-1: it waits).
+        """
         with self._append_lock:
             if self._durable.failed:
                 self._durable.check_usable()
-            is_due = self._buffer.has_frames_below(position)
-        if is_due:
-            self.flush()
+            if not self._buffer.has_frames_below(position):
+                return position
+            reached = self._buffer.ring_place
+        taken: list[bool] = []
+        try:
+            # In one step: an interrupt finds the lock taken and this list filled, or neither.
+            taken += map(self._flush_lock.acquire, (True,), (patience,))
+            if not taken[0]:
+                return -1
+            self._flush_to(None)
+        finally:
+            if taken and taken[0]:
+                self._flush_lock.release()
+        self._request_sync()
+        return reached
 
     def leave_ring(self) -> None:
         """Record that the ring does not cover the messages in the files any more."""

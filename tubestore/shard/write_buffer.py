@@ -33,8 +33,9 @@ import numpy as np
 from tubestore.clock import Clock
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.journal.pending_batches import Parts, PendingBatches
-from tubestore.journal.ring import Ring, RingShard
+from tubestore.journal.ring import Ring
 from tubestore.journal.ring_frames import HEAD_SIZE, digest_of, place_of, shard_of
+from tubestore.journal.ring_segment import RingShard
 from tubestore.options import StoreOptions
 from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, Placed
 from tubestore.shard.mem_store import MsgMemStore
@@ -350,6 +351,11 @@ class WriteBuffer:
                 raise
         self.ring_end = end
         return offset
+
+    @property
+    def ring_place(self) -> int:
+        """A ring position behind all frames so far; under the append lock."""
+        return self._ring.end if self._ring is not None else self.ring_end
 
     @property
     def has_frames(self) -> bool:

@@ -44,13 +44,14 @@ def quick_and_quiet() -> Iterator[None]:
     """Spare thousands of recoveries their log lines and pyarrow's searches.
 
     Every store that is made has the same identity, so that states compare. Frames of a ring are
-    taken in columns and one by one: its small segments have too few for the former.
+    taken in columns and one by one, and get room in steps: its segments are too small for both.
     """
     finders = [_NotInstalled(), *sys.meta_path]
     with (
         mock.patch.object(sys, "meta_path", finders),
         mock.patch("tubestore.store.directory.uuid", SimpleNamespace(uuid4=_identity)),
         mock.patch("tubestore.journal.ring_reading._FEW", 1),
+        mock.patch("tubestore.journal.ring._STEP_BYTES_MIN", 200),
         mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):
         logging.disable(logging.CRITICAL)

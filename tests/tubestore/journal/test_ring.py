@@ -955,3 +955,19 @@ def test_a_follower_keeps_nothing_of_the_ring_that_it_has_found_in_the_files(
             store["a"].append(b"one more")
             reader.refresh()
             assert bodies(reader) == [*sent, b"last", b"one more"]
+
+
+def test_an_append_does_not_wait_longer_than_its_deadline_for_a_shard_that_is_held(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """A publishing job may hold a shard that has frames in the segment that is needed."""
+    with open_store(memory_vfs, append_timeout_ms=20) as store:
+        store["b"].append(b"of the shard that is held")
+        held = shards_of(store["b"]).writable(0)
+        with held._flush_lock:  # as a job does: nobody else writes
+            sent = numbered(store, 100)
+            assert bodies(store) == sent
+        numbered(store, 300)  # the ring is tried again
+        assert bodies(store, "b") == [b"of the shard that is held"]
+        assert len(segments(memory_vfs)) == 4
+    assert memory_vfs.exists("/s/b-0")
