@@ -19,6 +19,7 @@ from tests.proof.explorer.explore import (
 from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
 from tubestore.journal import ring_frames
+from tubestore.journal.early_writes import EarlyWrites
 from tubestore.journal.ring import Ring
 from tubestore.options import Durability
 from tubestore.shard.write_buffer import WriteBuffer
@@ -115,7 +116,8 @@ def test_an_ignored_checksum_of_a_message_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_segment_that_is_used_again_unwritten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ring, "_write", lambda self, segment: None)
+    monkeypatch.setattr(Ring, "_write", lambda self, *segment: None)
+    monkeypatch.setattr(EarlyWrites, "step", lambda self, *full: None)
     states_until_found(UNSYNCED, "lost")
 
 

@@ -18,7 +18,8 @@ from tubestore.clock import ManualClock
 from tubestore.core.state_file import BadState, parse_state
 from tubestore.core.vfs import Vfs
 from tubestore.errors import CorruptRecord, StoreClosed
-from tubestore.journal import ring_reading
+from tubestore.journal import ring, ring_reading
+from tubestore.journal.early_writes import EarlyWrites
 from tubestore.journal.ring import Ring
 from tubestore.journal.ring_frames import HEAD_SIZE, START_SIZE
 from tubestore.journal.ring_reading import read_ring
@@ -27,6 +28,7 @@ from tubestore.offline.check import check
 from tubestore.options import Durability
 from tubestore.record.records import HEADER_SIZE
 from tubestore.shard.mem_store import MsgMemStore
+from tubestore.shard.message_store import MessageStore
 from tubestore.shard.write_buffer import WriteBuffer
 from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.store.topic import shards_of
@@ -785,12 +787,17 @@ def test_a_forked_child_writes_nothing(memory_vfs: MemoryVfs) -> None:
         Ring._make_segment,
         Ring._whole_file,
         Ring._empty,
+        Ring._begin_step,
+        EarlyWrites.step,
+        MessageStore.write_below,
     ],
     ids=lambda function: function.__qualname__,
 )
 def test_an_interrupt_anywhere_leaves_neither_a_hole_nor_an_offset_without_a_frame(
-    function: FunctionType,
+    function: FunctionType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ring, "_STEP_BYTES_MIN", 100)
+
     def step(store: MessageStoreManager) -> None:
         for n in range(12):
             level: Durability = "memory" if n in (0, 4, 8) else "page_cache"
@@ -810,6 +817,7 @@ def test_an_interrupt_anywhere_leaves_neither_a_hole_nor_an_offset_without_a_fra
         shards_of(store["a"]).writable(0).check_invariants()
         ring_of(store).check_invariants()
         assert not ring_of(store)._turn.locked(), place
+        assert not shards_of(store["a"]).writable(0)._flush_lock.locked(), place
         shown = bodies(store)
         assert shown[:5] == [b"before"] * 5, place
         assert len(set(shown[5:])) == len(shown[5:]), place
