@@ -10,6 +10,7 @@ is evidence and no state: a line that is not valid does not count, and a missing
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -193,6 +194,37 @@ def read_topics(read: Callable[[str], bytes]) -> SavedTopics:
             if changed is None:
                 raise BadState("cannot be read: a damaged line", name, position)
             saved.settings.update(changed)
+        return saved
+
+
+class TopicFiles:
+    """The topics of a store, parsed when their files have changed; one thread at a time."""
+
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        """`read`: as for `read_topics`."""
+        self._read = read
+        #: The files as they were read last, by name, and the topics in them.
+        self._known: tuple[dict[str, bytes], SavedTopics] | None = None
+
+    def read(self) -> SavedTopics:
+        """Return the topics as they are now, the same object while there is no change.
+
+        The caller changes nothing in it. Raises as `read_topics` does.
+        """
+        if self._known is not None:
+            files, saved = self._known
+            with contextlib.suppress(FileNotFoundError):  # the log of changes begins anew
+                if all(self._read(name) == data for name, data in files.items()):
+                    return saved
+        files = {}
+
+        def noted(name: str) -> bytes:
+            files[name] = self._read(name)
+            return files[name]
+
+        self._known = None
+        saved = read_topics(noted)
+        self._known = files, saved
         return saved
 
 

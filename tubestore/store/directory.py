@@ -60,6 +60,7 @@ from tubestore.record.state_files import (
     TOPICS_LOG_FEATURE,
     Bounds,
     SavedTopics,
+    TopicFiles,
     bounds_of,
     change_line,
     has_ring,
@@ -67,7 +68,6 @@ from tubestore.record.state_files import (
     is_topics_log,
     parse_identity,
     parse_shards,
-    read_topics,
     shards_line,
     topics_log,
 )
@@ -93,6 +93,7 @@ class StoreDirectory:
         self.clock: Clock = clock or SystemClock()
         self._last_id = self._last_topic_id = 0
         self._own = join(root, OWN_DIRECTORY)
+        self._topic_files = TopicFiles(lambda name: vfs.read_file(self.path_of(name)))
         #: The writer's; None for a reader.
         self.writer: WriterLock | None = None
         self._writing = threading.Lock()
@@ -269,9 +270,11 @@ class StoreDirectory:
         return self._valid(name, lambda: parse(self.vfs.read_file(self.path_of(name))))
 
     def read_topics(self) -> SavedTopics | None:
-        """Return topics' settings as saved; None if there are none, NotAStore if they are bad."""
-        read = self.vfs.read_file
-        saved = self._valid(TOPICS_FILE, lambda: read_topics(lambda name: read(self.path_of(name))))
+        """Return topics' settings as saved; None if there are none, NotAStore if they are bad.
+
+        The same object while there is no change: the caller changes nothing in it.
+        """
+        saved = self._valid(TOPICS_FILE, self._topic_files.read)
         if saved is not None:
             ids = (options.id for options in saved.settings.values())
             self._last_topic_id = max(self._last_topic_id, *ids, 0)

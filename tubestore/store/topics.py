@@ -425,7 +425,8 @@ def _described(view: ShardView) -> ShardDescription:
 
 def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics:
     """Return the topics of a store; NotAStore if their file makes no sense."""
-    settings, deleted, log = _saved(directory)
+    saved = _saved(directory)
+    settings, deleted, log = dict(saved.settings), set(saved.deleted), saved.log
     guessed = set()
     vfs, root = directory.vfs, directory.root
     names = _directories(vfs, root)
@@ -446,7 +447,7 @@ def load_topics(directory: StoreDirectory, options: StoreOptions) -> KnownTopics
 
 def saved_settings(directory: StoreDirectory) -> dict[str, TopicOptions]:
     """Return the settings that were given; NotAStore if their file makes no sense."""
-    return _saved(directory).settings
+    return dict(_saved(directory).settings)
 
 
 def _saved(directory: StoreDirectory) -> SavedTopics:
