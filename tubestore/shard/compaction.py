@@ -35,6 +35,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from os.path import basename
 from typing import Any, NamedTuple
 
@@ -42,13 +43,16 @@ import numpy as np
 import xxhash
 
 from tubestore.core import trash
+from tubestore.core.kernels import rows_at
 from tubestore.core.paths import join
 from tubestore.core.vfs import VfsFile
 from tubestore.record.records import ENTRY_SIZE, entries_in, verify_entries
 from tubestore.segments.digests import digest_blocks, digests_path, parse_digests
-from tubestore.segments.file_store import MsgFileStore, locate
+from tubestore.segments.file_store import MsgFileStore
+from tubestore.segments.listing import ShardFiles, StoredFile
 from tubestore.segments.segment import FileSegment
 from tubestore.segments.segment_list import FileSegmentList
+from tubestore.segments.shard_bytes import ShardBytes
 
 Array = np.ndarray[Any, Any]
 #: Bytes that are copied at a time.
@@ -182,18 +186,39 @@ def compact(
 def unsound(files: MsgFileStore, run: FileRun) -> tuple[FileSegment, str] | None:
     """Return the first file of a run that is not what it was, and why; None: all are sound.
 
-    Reads all of it, and of the other stream what belongs to it. OSError.
+    Reads all of it, and of the other stream what belongs to it. Maps nothing: a sector that cannot
+    be read would end the process.
     """
-    of_data = run.stream is files.data
-    firsts = _first_places(files) if of_data else []
-    for segment in run.segments:
-        reason = _changed(files, segment)
-        if reason is None:
-            sound = _data_is_sound if of_data else _index_is_sound
-            reason = sound(files, segment, firsts)
-        if reason is not None:
-            return segment, reason
+    bytes_ = _bytes_of(files)
+    try:
+        firsts = _first_places(files) if run.stream is files.data else []
+        for segment in run.segments:
+            try:
+                reason = _changed(files, segment)
+                if reason is None and run.stream is files.data:
+                    reason = _data_is_sound(files, bytes_, segment, firsts)
+                elif reason is None:
+                    reason = _index_is_sound(files, bytes_, segment)
+            except OSError as error:
+                reason = f"it cannot be read: {error.strerror or error}"
+            if reason is not None:
+                return segment, reason
+    finally:
+        bytes_.close()
     return None
+
+
+def _bytes_of(files: MsgFileStore) -> ShardBytes:
+    """Return what reads the records of a shard's files."""
+    index, data = (
+        tuple(StoredFile(segment.path, segment.start, segment.size) for segment in stream)
+        for stream in (files.index, files.data)
+    )
+    return ShardBytes(files.vfs, ShardFiles("", files.store_id, files.directory, index, data))
+
+
+def _read(segment: FileSegment, position: int, size: int) -> bytes:
+    return segment.file.pread(size, position)
 
 
 def _changed(files: MsgFileStore, segment: FileSegment) -> str | None:
@@ -204,23 +229,25 @@ def _changed(files: MsgFileStore, segment: FileSegment) -> str | None:
         return None
     if known.size != segment.size:
         return None
-    found = digest_blocks(segment.size, segment.read_at)
+    found = digest_blocks(segment.size, partial(_read, segment))
     return None if np.array_equal(found, known.blocks) else "it has changed since it was sealed"
 
 
 def _first_places(files: MsgFileStore) -> list[int]:
     """Return where the first entry of each index file points to; they ascend."""
     whole = (segment for segment in files.index if segment.size >= ENTRY_SIZE)
-    return [int(entries_in(s.read(s.start, ENTRY_SIZE))["data_offset"][0]) for s in whole]
+    return [int(entries_in(_read(s, 0, ENTRY_SIZE))["data_offset"][0]) for s in whole]
 
 
-def _data_is_sound(files: MsgFileStore, segment: FileSegment, firsts: list[int]) -> str | None:
+def _data_is_sound(
+    files: MsgFileStore, bytes_: ShardBytes, segment: FileSegment, firsts: list[int]
+) -> str | None:
     """Return what is wrong unless sound records, each with its entry, fill a data file."""
     whole = [one for one in files.index if one.size >= ENTRY_SIZE]
     begin = max(0, bisect_left(firsts, segment.start + 1) - 1)
     found = [np.empty(0, np.uint8)]
     for index in whole[begin : bisect_left(firsts, segment.end)]:
-        entries = files.entries(index, index.end)
+        entries = _entries(index)
         offsets = entries["data_offset"]
         inside = (offsets >= segment.start) & (offsets < segment.end)
         found.append(np.ascontiguousarray(entries[inside]).view(np.uint8))
@@ -229,29 +256,41 @@ def _data_is_sound(files: MsgFileStore, segment: FileSegment, firsts: list[int])
     starts = np.concatenate(([segment.start], ends[:-1]))
     if not len(entries) or ends[-1] != segment.end or (entries["data_offset"] != starts).any():
         return "bytes of it have no entry in the index"
-    view = files.record_bytes(segment, segment.end)
-    good = verify_entries(entries, 0, view, segment.start, own_offset=False)
-    if good.all():
+    row = _first_bad(bytes_, entries, check_crc=True)
+    if row is None:
         return None
-    return f"the record at {entries['data_offset'][int(np.argmin(good))]} and its entry differ"
+    return f"the record at {entries['data_offset'][row]} and its entry differ"
 
 
-def _index_is_sound(files: MsgFileStore, segment: FileSegment, _: list[int]) -> str | None:
+def _index_is_sound(files: MsgFileStore, bytes_: ShardBytes, segment: FileSegment) -> str | None:
     """Return what is wrong unless the entries of an index file have their records."""
     if segment.size % ENTRY_SIZE:
         return "a part of an entry is in it"
-    entries = files.entries(segment, segment.end)
+    entries = _entries(segment)
     offsets = entries["data_offset"].astype(np.int64)
-    data = list(files.data)
-    good = (offsets >= 0) & (offsets < files.data.start)  # retention has removed their data
-    for holder, rows in locate(offsets, data):
-        view = files.record_bytes(holder, holder.end)
-        good[rows] = verify_entries(
-            entries[rows], 0, view, holder.start, own_offset=False, check_crc=False
-        )
-    if good.all():
+    # Retention has removed the data of the others.
+    rows = np.flatnonzero((offsets < 0) | (offsets >= files.data.start))
+    row = _first_bad(bytes_, rows_at(entries, rows), check_crc=False)
+    if row is None:
         return None
-    return f"the entry at {segment.start + ENTRY_SIZE * int(np.argmin(good))} and its record differ"
+    return f"the entry at {segment.start + ENTRY_SIZE * int(rows[row])} and its record differ"
+
+
+def _entries(segment: FileSegment) -> Array:
+    return entries_in(_read(segment, 0, segment.size // ENTRY_SIZE * ENTRY_SIZE))
+
+
+def _first_bad(bytes_: ShardBytes, entries: Array, *, check_crc: bool) -> int | None:
+    """Return the first entry that has no record that agrees with it."""
+    for first, end, data, data_start in bytes_.windows(entries):
+        if data is None:
+            return first
+        good = verify_entries(
+            entries[first:end], 0, data, data_start, own_offset=False, check_crc=check_crc
+        )
+        if not good.all():
+            return first + int(np.argmin(good))
+    return None
 
 
 # -- the copy --------------------------------------------------------------------------------------
@@ -278,10 +317,10 @@ def fill_copy(files: MsgFileStore, run: FileRun, copy: VfsFile) -> None:
     """
     start, digest = run.segments[0].start, xxhash.xxh3_128()
     for segment in run.segments:
-        for offset in range(segment.start, segment.end, _COPY_BYTES):
-            block = segment.read(offset, min(_COPY_BYTES, segment.end - offset))
+        for position in range(0, segment.size, _COPY_BYTES):
+            block = _read(segment, position, min(_COPY_BYTES, segment.size - position))
             digest.update(block)
-            copy.pwrite(block, offset - start)
+            copy.pwrite(block, segment.start + position - start)
     newest = max(files.vfs.modified_ms(segment.path) for segment in run.segments)
     files.vfs.set_modified_ms(copy.path, newest)
     copy.sync()

@@ -8,6 +8,7 @@ Guards: `_lock` lets one pass run at a time. A shard's own locks come below it.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -347,7 +348,8 @@ class Housekeeping:
             with self._lock:
                 for row in self._compact(topic, self._options.compact_files_min, room[0]):
                     room[0] -= row.bytes if row.verdict == "merged" else 0
-                    log.info("%s: %s: %s", row.path, row.verdict, row.reason)
+                    level = logging.INFO if row.verdict == "merged" else logging.WARNING
+                    log.log(level, "%s %s: %s", row.path, row.verdict, row.reason)
                     if pause(0):
                         return
             if not topic.opened_shards():
