@@ -147,6 +147,7 @@ def repair(
     from tubestore.clock import SystemClock
     from tubestore.core.quarantine import Quarantine
 
+    directory.check_changeable()  # to take the lock changes the store
     lock = StoreLock(directory.vfs, directory.root)
     kept = Quarantine(directory.vfs, directory.root, quarantine)
     try:
@@ -202,6 +203,7 @@ def rebuild(
     from tubestore.clock import SystemClock
     from tubestore.core.quarantine import Quarantine
 
+    directory.check_changeable()  # to take the lock changes the store
     lock = StoreLock(directory.vfs, directory.root)
     try:
         kept = Quarantine(directory.vfs, directory.root, quarantine)

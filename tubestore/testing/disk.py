@@ -224,9 +224,8 @@ def apply_name(names: dict[str, int], call: Call) -> None:
         names[call.path] = DIRECTORY
     elif call.kind == "remove":
         names.pop(call.path, None)
-    elif call.kind == "link":
-        if call.path in names:
-            names[call.target] = names[call.path]
+    elif call.kind == "link":  # of the file, whatever becomes of its other name
+        names[call.target] = call.file
     elif call.path in names:
         number = names.pop(call.path)
         names[call.target] = number

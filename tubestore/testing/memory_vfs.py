@@ -306,7 +306,7 @@ class MemoryVfs:
                 raise os_error(errno.EEXIST, target)
             self._files[there] = inode
             self._directories[dirname(there)].add(basename(there))
-            self._note(Call("link", here, target=there))
+            self._note(Call("link", here, inode.number, target=there))
 
     def remove(self, path: str) -> None:
         """Unlink a file; open handles keep it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Mapping
+from os.path import dirname
 from pathlib import Path
 from random import Random
 from types import FunctionType
@@ -571,8 +572,8 @@ def test_every_flipped_byte_of_a_ring_is_reported_or_changes_nothing(
     for path in segments(memory_vfs):
         for position in range(0, SEGMENT, 29):
             vfs = MemoryVfs()
-            vfs.make_directories("/s/.tubestore")
             for name, data in disk.items():
+                vfs.make_directories(dirname(name))
                 if name == path:
                     data = data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
                 vfs.open(name, create=True).pwrite(data, 0)

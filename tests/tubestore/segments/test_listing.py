@@ -44,7 +44,8 @@ def without_state(vfs: MemoryVfs) -> str:
     for path in vfs.tree():
         if path.startswith("/store/.tubestore/"):
             vfs.remove(path)
-    for name in ("staging", "commits", "trash", ""):
+    (writer,) = [name for name, _, _ in vfs.entries("/store/.tubestore/writers")]
+    for name in ("staging", "commits", "trash", f"writers/{writer}", "writers", ""):
         if vfs.exists(f"/store/.tubestore/{name}"):
             vfs.remove_directory(f"/store/.tubestore/{name}".rstrip("/"))
     return "/store/.tubestore"

@@ -28,6 +28,21 @@ def test_a_link_is_there_or_not_until_its_directory_is_synced(vfs: MemoryVfs) ->
     assert {str(t) for t in power_trees(vfs)} == {str({"/d/other": b"abc"})}
 
 
+def test_a_link_needs_no_more_than_its_own_directory(vfs: MemoryVfs) -> None:
+    """The other name, and the directory that it is in, may be gone (4)."""
+    vfs.make_directories("/d/drafts")
+    draft = vfs.open("/d/drafts/one", create=True)
+    draft.pwrite(b"abc", 0)
+    draft.sync()
+    vfs.make_directories("/d/places")
+    vfs.sync_directory("/d")
+    vfs.link("/d/drafts/one", "/d/places/one")
+    vfs.sync_directory("/d/places")
+    trees = power_trees(vfs)
+    assert all(tree["/d/places/one"] == b"abc" for tree in trees)
+    assert {"/d/places/one": b"abc"} in trees
+
+
 def test_the_length_may_be_new_and_the_data_a_hole(vfs: MemoryVfs) -> None:
     durable_file(vfs, b"safe")
     vfs.open(FILE).pwrite(b"lost", 4)
