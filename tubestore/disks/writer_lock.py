@@ -78,9 +78,14 @@ class WriterLock:
         mine = not self._generation or self._vfs.exists(join(self.drafts, _HOLDER))
         return mine and self._lock.is_current()
 
-    def check(self) -> None:
-        """Raise Overtaken if another process has opened the root for writing since."""
+    def check(self, *, take: bool = True) -> None:
+        """Raise Overtaken if another process has opened the root for writing since.
+
+        A writer that found the disk full has no generation; it gets one here, or passes. OSError.
+        """
         if not self._generation:
+            if not take:
+                return
             self._take()
         try:
             self._vfs.open(join(self.drafts, _HOLDER), writable=False).close()

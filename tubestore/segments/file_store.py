@@ -347,19 +347,22 @@ class MsgFileStore:
         *,
         now_ms: int,
         sync: Callable[[str], None],
+        check: Callable[[], None],
     ) -> None:
         """Put a file with the bytes of sealed segments, synced and compared, in their place.
 
         The digests go before, which describe files that change or go. The renaming over the first
         segment is durable (`sync` of a directory) before another one is touched. After a crash in
         between the others lie inside of it, and listings leave them out. All old files are in the
-        trash then, where readers find them.
+        trash then, where readers find them. `check` raises, just before the renaming, if the caller
+        is not to go on.
         """
         first, path = run[0], run[0].path
         kept = trash.keep(self.vfs, path, trash.trash_of(self.directory), now_ms)
         for segment in run:
             segments.discard_digests(segment)
         self.vfs.sync_directory(join(self.directory, OWN_DIRECTORY))
+        check()
         self.vfs.rename(copy.path, path)
         copy.moved_to(path)
         segments.merge(run, copy)

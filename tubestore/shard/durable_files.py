@@ -417,11 +417,16 @@ class DurableFiles:
             with self._lock:
                 self.visible = ends
 
-    def merge(self, run: FileRun, copy: VfsFile) -> None:
+    def merge(self, run: FileRun, copy: VfsFile, check: Callable[[], None]) -> None:
         """Put a file with the bytes of sealed segments in their place; under the flush lock."""
         try:
             self.files.merge(
-                run.stream, run.segments, copy, now_ms=self._clock.now_ms(), sync=self._sync_names
+                run.stream,
+                run.segments,
+                copy,
+                now_ms=self._clock.now_ms(),
+                sync=self._sync_names,
+                check=check,
             )
         finally:
             ends = self.files.snapshot()  # it may read, so not under the lock

@@ -693,11 +693,11 @@ class MessageStore:
                 self._durable.seal()
             return self._durable.remove_below(data_offset)
 
-    def merge(self, run: FileRun) -> None:
+    def merge(self, run: FileRun, *, check: Callable[[], None]) -> None:
         """Put one file in the place of small sealed ones; see `compaction.py`.
 
-        Appends wait for the renamings only. OSError before the first renaming, and the files are
-        as they were; a failed sync fails the shard.
+        Appends wait for the renamings only. OSError before the first renaming, and what `check`
+        raises just before it: the files are as they were. A failed sync fails the shard.
         """
         with self._flush_lock:
             with self._append_lock:
@@ -710,7 +710,7 @@ class MessageStore:
                     self._durable.check_usable()
                 if all(segment.sealed and run.stream.now.find(segment.start) is segment
                        for segment in run.segments):  # fmt: skip
-                    self._durable.merge(run, copy)
+                    self._durable.merge(run, copy, check)
         finally:
             drop_copy(self.files, copy)
 

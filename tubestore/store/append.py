@@ -168,6 +168,8 @@ def append_table(
     count = table.num_rows
     if count == 0:
         return BatchAck(pa.array([], pa.int32()), pa.array([], pa.int64()), level)
+    if level == "fsync":
+        context.directory.check_writer()
     turns = partial(_turns, topics)
     if to is None:
         partition_ids = ingest.route(table, codes, [t.options for t in topics], turns)

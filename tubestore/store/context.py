@@ -91,6 +91,14 @@ class Context:
         if writing and self.mode == "r":
             raise ReadOnlyStore(f"{self.root} was opened with mode='r'")
 
+    def check_writer(self) -> None:
+        """As `check_open(writing=True)`; Overtaken if another process has opened the store since.
+
+        One call of the system: for what is rare, or is synced anyway.
+        """
+        self.check_open(writing=True)
+        self.directory.check_writer()
+
     def note_problem(self, problem: TubeStoreError) -> None:
         """Keep an error that no caller waits for; each text once."""
         if str(problem) not in map(str, self.problems):

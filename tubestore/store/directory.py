@@ -46,7 +46,7 @@ from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem
 from tubestore.disks.writer_lock import WriterLock, take_writer_lock
-from tubestore.errors import NotAStore, StoreFailed
+from tubestore.errors import NotAStore, StoreFailed, failed_write
 from tubestore.options import TopicOptions
 from tubestore.record.names import (
     CLOSED_FILE,
@@ -155,6 +155,19 @@ class StoreDirectory:
     def is_locked(self) -> bool:
         """True while the lock that was taken keeps other writers out."""
         return self.writer is None or self.writer.is_current()
+
+    def check_writer(self) -> None:
+        """Raise Overtaken if another process has opened the root for writing since; a call.
+
+        What it has done since is not to be undone. Between this and the caller's change a process
+        may still be stopped for long.
+        """
+        if self.writer is None:
+            return
+        try:
+            self.writer.check(take=False)
+        except OSError as error:
+            raise failed_write(self.root, error) from error
 
     def writer_boot(self) -> str | None:
         """Return in which boot of the machine the last writer opened the store.

@@ -151,10 +151,10 @@ class Housekeeping:
             planned = self._plan(topics, bounds_of, max_bytes, self._held(topics))
             return [row for one in planned for row in one.shard.rows(one.bounds)]
 
-    @staticmethod
-    def _carry_out(planned: Iterable[_Planned]) -> None:
+    def _carry_out(self, planned: Iterable[_Planned]) -> None:
         for one in planned:
             if one.shard.count:
+                self._context.directory.check_writer()
                 one.topic.writable(one.shard.store_id).remove_below(one.shard.data_start)
 
     def _plan(
@@ -276,7 +276,8 @@ class Housekeeping:
             files, merge = known.files, None
         else:
             shard = topic.writable(store_id)
-            files, merge = shard.files, shard.merge
+            files = shard.files
+            merge = partial(shard.merge, check=self._context.directory.check_writer)
         now_ms, options = self._clock.now_ms(), self._options
         leases = live_leases(self._vfs, self._root, now_ms)
         plan = ShardPlan(self._vfs, topic.name, store_id, files.snapshot(), leases, now_ms)

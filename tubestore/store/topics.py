@@ -180,7 +180,7 @@ class Topics:
     def create(self, name: str, options: TopicOptions, *, exist_ok: bool) -> Topic:
         """Create a topic, or return it with `exist_ok`; see `create_topic` of the store."""
         with self.lock:
-            self._context.check_open(writing=True)
+            self._context.check_writer()
             check_topic_name(name)
             topic = self._topics.get(name)
             if topic is None:
@@ -201,7 +201,7 @@ class Topics:
             if not isinstance(options, TopicOptions):
                 raise TypeError(f"wanted: {options!r} of {name!r} is not a TopicOptions")
         with self.lock:
-            self._context.check_open(writing=True)
+            self._context.check_writer()
             changed: dict[str, TopicOptions] = {}
             for name, options in wanted.items():
                 known = self._topics.get(name)
@@ -224,7 +224,7 @@ class Topics:
     ) -> Topic:
         """Change what is given of a topic's settings; InvalidMessage for fewer partitions."""
         with self.lock:
-            self._context.check_open(writing=True)
+            self._context.check_writer()
             topic = self.get(name)
             changed = topic.options
             if partitions is not None:
@@ -303,7 +303,7 @@ class Topics:
     def delete(self, name: str) -> None:
         """Delete a topic; its shards go to the trash. See `delete_topic` of the store."""
         with self.lock:
-            self._context.check_open(writing=True)
+            self._context.check_writer()
             topic = self.get(name)
             if CommitRecords(self._context.vfs, self._context.root).pending() is not None:
                 raise StoreFailed(self._context.root, "a published job is not finished")

@@ -12,6 +12,7 @@ import pytest
 import tubestore
 from tests.support.engine.interrupts import Interrupt, interrupted
 from tests.support.engine.mixed import killed
+from tubestore.clock import ManualClock
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.options import Durability
@@ -193,6 +194,14 @@ def test_a_directory_is_synced_after_a_sync_of_it_was_interrupted(memory_vfs: Me
         assert files._unsynced_directories == set()
 
 
+class TickingClock(ManualClock):
+    """Goes on by a millisecond when it is asked."""
+
+    def monotonic(self) -> float:
+        self.advance(1)
+        return super().monotonic()
+
+
 def test_an_interrupted_wait_for_room_holds_no_lock(memory_vfs: MemoryVfs) -> None:
     def busy(store: MessageStoreManager) -> None:
         shard = shards_of(store["a"]).writable(0)
@@ -207,7 +216,7 @@ def test_an_interrupted_wait_for_room_holds_no_lock(memory_vfs: MemoryVfs) -> No
 
     code = inspect.unwrap(MessageStore._put_later)
     assert isinstance(code, FunctionType)
-    options = OPTIONS | {"append_timeout_ms": 1}
+    options = OPTIONS | {"append_timeout_ms": 1, "clock": TickingClock()}
     for place in range(1, 1000):
         with tubestore.open("/s", vfs=memory_vfs, **options) as store:
             topic = store["a"] if "a" in store else store.create_topic("a")
