@@ -1,9 +1,9 @@
-"""Has shards write what the oldest segments of a full ring hold, a few at a time.
+"""Has shards write what the oldest segment of a full ring holds, a few at a time.
 
 The append that needs a segment would else wait for a thousand shards. So each step of the ring's
 end has some shards write, so many that the oldest segment is in the files twice as early as it is
-needed. This begins when the ring is half full, and with the oldest quarter: earlier, shards would
-write more often and in smaller pieces.
+needed. This begins when one segment is left before it: earlier, shards would write more often and
+in smaller pieces.
 
 Nothing depends on it: before a segment is used again all its shards are asked once more, as one
 may have failed meanwhile.
@@ -40,14 +40,13 @@ class EarlyWrites:
         before the first of them is needed; `steps`: how often this is called for a segment.
         """
         if not self._due:
-            older = full[: max(0, -(-(len(full) - spare) // 4))]
-            segment = next((s for s in older if s.end > self._below), None)
-            if segment is None:
+            if spare > 1 or not full or full[0].end <= self._below:
                 return
-            ahead, oldest, self._below = spare + full.index(segment), full[0].base, segment.end
+            segment, oldest = full[0], full[0].base
+            self._below = segment.end
             written = self._written = {s: p for s, p in self._written.items() if p > oldest}
             self._due = [s for s in segment.shards if written.get(s, -1) < self._below]
-            self._count = -(-2 * len(self._due) // (max(1, ahead) * steps))
+            self._count = -(-2 * len(self._due) // (max(1, spare) * steps))
         for _ in range(min(self._count, len(self._due))):
             shard = self._due.pop()
             # One that fails or is held is asked again, by the thread that needs the segment.

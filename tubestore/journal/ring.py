@@ -60,7 +60,7 @@ _SEGMENTS_MIN = 4
 #: So many shards are synced file by file, more with one call for the file system.
 _SYNCED_EACH_MAX = 8
 #: In so many steps a segment gets its frames, but none is shorter than that many bytes.
-_STEPS = 24
+_STEPS = 48
 _STEP_BYTES_MIN = 4 << 10
 #: After a failure so many appends go to their shards' files without another try.
 _REFUSED_CALLS = 256

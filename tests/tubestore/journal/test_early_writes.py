@@ -1,4 +1,4 @@
-"""Shards write what the oldest segments of a full ring hold before the segments are needed."""
+"""Shards write what the oldest segment of a full ring holds before it is needed."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_all_shards_of_the_oldest_segment_are_asked_before_it_is_needed_a_few_at
     assert {asked for shard in first for asked in shard.asked} == {(1000, 0)}  # it waits for none
 
 
-def test_none_is_asked_while_the_ring_is_half_empty() -> None:
+def test_none_is_asked_while_more_than_a_segment_is_left() -> None:
     shard = FakeShard()
     full: Any = [FakeSegment(1000 * end, [shard]) for end in range(1, 6)]
-    EarlyWrites().step(full, 5, STEPS)
+    EarlyWrites().step(full, 2, STEPS)
     assert not shard.asked
 
 
