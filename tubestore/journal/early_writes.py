@@ -42,11 +42,11 @@ class EarlyWrites:
         if not self._due:
             if spare > 1 or not full or full[0].end <= self._below:
                 return
-            segment, oldest = full[0], full[0].base
-            self._below = segment.end
-            written = self._written = {s: p for s, p in self._written.items() if p > oldest}
-            self._due = [s for s in segment.shards if written.get(s, -1) < self._below]
-            self._count = -(-2 * len(self._due) // (max(1, spare) * steps))
+            oldest = full[0]
+            self._below = oldest.end
+            written = self._written = {s: p for s, p in self._written.items() if p > oldest.base}
+            self._due = [s for s in oldest.shards if written.get(s, -1) < self._below]
+            self._count = -(-2 * len(self._due) // steps)
         for _ in range(min(self._count, len(self._due))):
             shard = self._due.pop()
             # One that fails or is held is asked again, by the thread that needs the segment.
