@@ -92,10 +92,9 @@ def write(
 
     Its columns are those of `put_columns`, or Kafka's. A `job_id` that was written before does
     nothing, so a job may be run again; with other rows it is an error (JobTaken). Returns job,
-    rows, files, offsets and rejected rows (option
-    `rejectedRowsPath`), None to a client of Spark Connect. Rows of a queue keep the order that
-    they have inside one split of the DataFrame; `order_by` sorts each queue by columns, over all
-    splits. The store is made if it is missing;
+    rows, files, offsets and rejected rows (option `rejectedRowsPath`), None to a client of Spark
+    Connect. Rows of a queue keep the order that they have inside one split of the DataFrame;
+    `order_by` sorts each queue by columns, over all splits. The store is made if it is missing;
     its lock is taken at the end, to publish: no broker may have it open then.
     """
     need_spark()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tubestore.errors import StoreFailed, StoreLocked
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -84,3 +85,12 @@ class StoppedVfs(FaultyVfs):
             self.stopped = f"{call} {path}"
             self._other()
         return super()._pass(call, path)
+
+
+def end_of_publishing(store: Any, job_id: str, staged: Any) -> str:
+    """Publish a job; return "published", or the name of the error that a writer may get."""
+    try:
+        store.publish(job_id, staged)
+    except (StoreFailed, StoreLocked) as error:
+        return type(error).__name__
+    return "published"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.faults import StoppedVfs, UnlockedVfs
+from tests.support.faults import StoppedVfs, UnlockedVfs, end_of_publishing
 from tests.support.publishing import CLOCK, ROOT, batch, bodies, numbered, open_store, stage
 from tubestore.disks.writer_lock import Overtaken
-from tubestore.errors import StoreFailed, StoreLocked
+from tubestore.errors import StoreFailed
 from tubestore.offline.check import check
 from tubestore.staging.job_files import StagedFile
 from tubestore.store.manager import MessageStoreManager
@@ -152,11 +152,7 @@ def test_a_publisher_that_is_stopped_anywhere_while_another_publishes_harms_neit
         store.append_batch(batch([b"opens the shards"] * 3))
         store.sync()
         stopped.stop(calls, publisher_of(vfs, others))
-        try:
-            store.publish("ours", ours)
-            end = "published"
-        except (StoreFailed, StoreLocked) as error:
-            end = type(error).__name__
+        end = end_of_publishing(store, "ours", ours)
         at = f"stopped at call {calls}: {stopped.stopped}"
         stopped.stop(-1, lambda: None)
         with contextlib.suppress(StoreFailed):
