@@ -212,7 +212,9 @@ class DefaultMessageStore(StoreReader):
         `staged`: the descriptions by the `StagedLogWriter`s of its tasks, in the order in which
         records shall follow each other. `threads` place large jobs (by default one a core). `query`
         names the query that this batch belongs to, a job `name:<number>`. The name is this query's
-        from then on. A batch that comes again has to have the same rows, else JobTaken.
+        from then on. JobTaken for a job that comes again with other messages (another number of
+        them, other topics or bodies), unless nothing is staged for it, as long as the store keeps
+        the job's record.
 
         Jobs of 256 MiB or more `spread` may have other processes write: `spread(work, parts)`
         returns `list(map(work, parts))`, and work, parts and results can be pickled.

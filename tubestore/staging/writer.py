@@ -144,8 +144,8 @@ class StagedWriter(TaskStaging):
 
     Without `sync` a pair may be gone or damaged after a power cut, which `publish` detects. That is
     for jobs that are then done anew, and that `publish` rewrites in any case, so that their files
-    would go to the disk twice. With `content` the bodies are summed up: by the sum `publish`
-    recognizes a query's batch. Not thread-safe.
+    would go to the disk twice. `content` sums up topics, filter items and bodies: by the sum
+    `publish` refuses other messages under the id of a job that the store has. Not thread-safe.
 
     Errors: InvalidMessage and MessageTooLarge (the batch was not taken), InvalidName; DiskFull
     and StoreFailed when a file cannot be written: the writer is of no use any more then.
@@ -162,7 +162,7 @@ class StagedWriter(TaskStaging):
         options: StoreOptions | None = None,
         places: Mapping[tuple[str, int], Place] | None = None,
         sync: bool = True,
-        content: bool = False,
+        content: bool = True,
         vfs: Vfs | None = None,
         clock: Clock | None = None,
         token: str | None = None,

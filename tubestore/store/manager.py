@@ -471,8 +471,11 @@ class MessageStoreManager(Mapping[str, Topic]):
         too small are made as large as the files need. `threads` work on large jobs (by default one
         a core). After a crash the store has all of the job or nothing; readers see it as a whole. A
         job with an unknown end is simply published again. `query` names the query that this batch
-        belongs to, a job `name:<number>`. The name is this query's from then on. A batch that comes
-        again has to have the same rows, and any job the same number of them, else JobTaken.
+        belongs to, a job `name:<number>`. The name is this query's from then on.
+
+        JobTaken for a job that comes again with other messages (another number of them, other
+        topics, filter items or bodies), unless nothing is staged for it: as long as the store keeps
+        the job's record, and its writers summed up their content.
 
         What has to be written once more, with the offsets of its place, `spread` may have other
         processes write for jobs of 256 MiB or more: `spread(work, parts)` returns

@@ -46,6 +46,9 @@ def test_publish_loads_files_once(cli: Cli, store: Path, tmp_path: Path) -> None
     assert (again["messages"], again["replayed"]) == (15, True)
     refused = cli("publish", store, "load-1", files[0], "--topic", "t")
     assert (refused.code, "15 messages, and 10 are staged now" in refused.err) == (3, True)
+    pq.write_table(table(25).slice(10), tmp_path / "other.parquet")
+    refused = cli("publish", store, "load-1", tmp_path / "other.parquet", "--topic", "t")
+    assert (refused.code, "15 messages, and other ones are staged" in refused.err) == (3, True)
     assert len(cli.json("read", store, "t")) == 15
     assert list(store.glob(".tubestore/staging/*")) == []
 

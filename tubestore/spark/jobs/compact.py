@@ -91,8 +91,14 @@ class CompactJob:
         """Stage one split."""
         left_out = 0
         out = self.load.options
+        # No sum: a job that comes again stages nothing that could be compared.
         with StagedWriter(
-            out.path, self.job_id, f"{number}", options=out.store, places=split.places
+            out.path,
+            self.job_id,
+            f"{number}",
+            options=out.store,
+            places=split.places,
+            content=False,
         ) as writer:
             for portion in split.portions:
                 for entries, window, bad in _sound_entries(portion, self.options):

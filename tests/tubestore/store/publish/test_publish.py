@@ -114,6 +114,34 @@ def test_a_job_that_comes_again_with_other_messages_is_refused_and_keeps_them_st
     assert any("/staging/" in path for path in vfs.tree())
 
 
+def test_a_job_that_comes_again_with_as_many_other_bodies_or_topics_is_refused(
+    vfs: MemoryVfs, store: tubestore.MessageStoreManager
+) -> None:
+    store.publish("load", stage(vfs, "load", batch(numbered(3)), attempt="first"))
+    for number, other in enumerate([batch(numbered(3, 1)), batch(numbered(3), topic="b")]):
+        staged = stage(vfs, "load", other, attempt=f"{number}")
+        with pytest.raises(JobTaken, match="published with 3 messages, and other ones are staged"):
+            store.publish("load", staged)
+    # The same messages in other files and another order are the same job.
+    parts = [
+        one
+        for task, some_of_them in enumerate([numbered(2, 1), numbered(1)])
+        for one in stage(vfs, "load", batch(some_of_them), attempt=f"again-{task}")
+    ]
+    assert store.publish("load", parts).replayed
+    assert sorted(bodies(store)) == numbered(3)
+
+
+def test_a_job_of_writers_that_did_not_sum_up_counts_as_a_repetition(
+    vfs: MemoryVfs, store: tubestore.MessageStoreManager
+) -> None:
+    with StagedWriter(ROOT, "load", "0", vfs=vfs, clock=CLOCK, content=False) as writer:
+        writer.write(batch(numbered(3)))
+        store.publish("load", writer.finish())
+    assert store.publish("load", stage(vfs, "load", batch(numbered(3, 1)), attempt="1")).replayed
+    assert bodies(store) == numbered(3)
+
+
 def test_a_job_whose_record_is_gone_is_still_known(
     vfs: MemoryVfs, store: tubestore.MessageStoreManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
