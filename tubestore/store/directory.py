@@ -201,10 +201,23 @@ class StoreDirectory:
             elif self.vfs.exists(join(self._own, CLOSED_FILE)):
                 self.vfs.remove(join(self._own, CLOSED_FILE))
             else:
+                self._sync_state()
                 self._unsynced = self.vfs.file_system(self.root)
         except BaseException:
             self.release()
             raise
+
+    def _sync_state(self) -> None:
+        """Sync the state files of a process that was killed, before anything relies on them.
+
+        It may have renamed a file, or appended a topic, and synced neither: what this opening reads
+        of it, and promises with it, a power cut must not take back.
+        """
+        for name, _, _ in self.vfs.entries(self._own):
+            if is_topics_log(name):
+                with contextlib.closing(self.vfs.open(self.path_of(name), writable=False)) as file:
+                    file.sync()
+        self.vfs.sync_directory(self._own)
 
     def _sync_ancestors(self, there: str) -> None:
         """Sync the directories above a new store, before the file that makes it a store.
