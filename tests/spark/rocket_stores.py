@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,23 @@ def write_rocket_store(
                 queue_id=number % 4,
             )
             store.put_message(message)
+
+
+def write_skewed_log(root: Path) -> None:
+    """Put messages of which every second one is in queue 3 of one topic."""
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        for number in range(800):
+            queue = 3 if number % 2 else number % 6 // 2
+            body = b"%d " % number + b"." * (number * 37 % 300)
+            store.put_message(Message("orders", body, queue_id=queue))
+
+
+def check_shared_out(root: Path, made: LogPlan) -> None:
+    """Check that no task reads more than a quarter of `write_skewed_log`'s large queue."""
+    options = {"subscribe": "orders", "queues": "3"}
+    tasks = [read_log(root, replace(made, splits=(split,)), **options) for split in made.splits]
+    assert [int(row["body"].split()[0]) for rows in tasks for row in rows] == [*range(1, 800, 2)]
+    assert max(map(len, tasks)) <= 400 / 4
 
 
 def planned(root: Path, **given: str) -> LogPlan:

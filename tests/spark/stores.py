@@ -54,6 +54,34 @@ def write_store(
                 made.append_batch(table.slice(start, 100))
 
 
+#: The partition that holds half of the rows of `write_skewed`.
+SKEWED = 3
+
+
+def write_skewed(root: str | Path) -> None:
+    """Write one topic of two shards, of which one partition holds half of all rows."""
+    count = 1500
+    table = batch_of(count, partitions=7)
+    others = [0, 1, 2, 10_000, 10_001, 10_002]
+    places = [SKEWED if n % 2 else others[n // 2 % 6] for n in range(count)]
+    table = table.set_column(1, "partition", pa.array(places, pa.int32()))
+    with tubestore.open(root, background=False, **SMALL) as store:
+        made = store.create_topic("logs", partitions=7, stores=2)
+        for start in range(0, count, 100):
+            made.append_batch(table.slice(start, 100))
+
+
+def check_shared_out(made: Plan, root: str | Path, **chosen: str) -> None:
+    """Check that no task reads more than a quarter of `write_skewed`'s large partition."""
+    tasks = [read_plan(Plan(made.root, (split,))) for split in made.splits]
+    skewed = [sum(row["partition"] == SKEWED for row in rows) for rows in tasks]
+    there = scanned_rows(root)
+    assert sum(skewed) == len(there) / 2
+    assert max(skewed) <= sum(skewed) / 4
+    wanted = [row for row in there if not chosen or row["partition"] == SKEWED]
+    assert [row for rows in tasks for row in rows] == wanted
+
+
 def read_plan(
     made: Plan,
     vfs: Vfs | None = None,

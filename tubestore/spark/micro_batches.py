@@ -133,6 +133,17 @@ class ShardNow:
     parts: Sequence[JournalPart]
 
 
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A shard's part of a batch: index offsets [low, end)."""
+
+    shard: ShardFiles
+    low: int
+    end: int
+    #: Partitions that begin later: their first offset.
+    starts: Mapping[int, int]
+
+
 class MicroBatches:
     """The messages of a store as a stream's batches; lives as long as the query. Not thread-safe.
 
@@ -299,18 +310,25 @@ class MicroBatches:
         now = self._seen
         if any(key not in now or now[key].end < offset for key, offset in end.shards.items()):
             now = self.shards_now(end.shards)
-        portions: list[Portion] = []
+        ranges = []
         for key, offset in end.shards.items():
             there = now.get(key)
             low = start.shards.get(key, there.first if there else 0)
             if low < offset:
-                portions += self._portions(key, there, low, offset, start.starts.get(key, {}))
+                ranges.append(self._range(key, there, low, offset, start.starts.get(key, {})))
         max_bytes = self.options.max_split_bytes
+        portions = [p for wanted in ranges for p in self._portions(wanted, max_bytes)]
+        if self.options.min_partitions > 1:
+            total = sum(portion.bytes for portion in portions)
+            if (each := max(1, -(-total // self.options.min_partitions))) < max_bytes:
+                max_bytes = each
+                portions = [p for wanted in ranges for p in self._portions(wanted, each)]
         return Plan(self.options.path, tuple(pack(portions, min(PACK_BYTES, max_bytes))))
 
-    def _portions(
+    def _range(
         self, key: str, now: ShardNow | None, low: int, end: int, starts: Mapping[int, int]
-    ) -> Iterator[Portion]:
+    ) -> _Range:
+        """Return what is there of a shard's part of a batch; DataLoss if not all is."""
         if now is None or now.end < end:
             there = "nothing is there" if now is None else f"it ends at {now.end}"
             raise DataLoss(f"{key}: the stream is to read offsets {low} to {end}, but {there}")
@@ -318,12 +336,17 @@ class MicroBatches:
             self._lost(key, now, low, min(end, now.first))
             low = now.first
         check_files(now.shard, self.options, self._note_once)
-        wanted = self.options.partitions_of(now.shard.topic)
+        return _Range(now.shard, low, end, starts)
+
+    def _portions(self, asked: _Range, max_bytes: int) -> Iterator[Portion]:
+        """Cut a shard's part of a batch into portions of about `max_bytes`."""
+        low, end, starts = asked.low, asked.end, asked.starts
+        wanted = self.options.partitions_of(asked.shard.topic)
         ids = starts if wanted is None else sorted(wanted)
         limits = tuple(Limit(p, max(low, starts.get(p, low)), end) for p in ids)
-        index = ShardIndex(self._vfs, now.shard)
+        index = ShardIndex(self._vfs, asked.shard)
         try:
-            for portion in index.portions(low, end, self.options.max_split_bytes):
+            for portion in index.portions(low, end, max_bytes):
                 yield replace(portion, limits=limits, others=wanted is None)
         finally:
             index.close()

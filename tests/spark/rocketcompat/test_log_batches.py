@@ -13,7 +13,14 @@ from rocketcompat.spark.options import RocketOptions
 from tests.spark.rocket_readings import COUNT, numbers
 from tests.spark.rocket_readings import root as root
 from tests.spark.rocket_readings import template as template
-from tests.spark.rocket_stores import CONFIG, planned, read_log, write_rocket_store
+from tests.spark.rocket_stores import (
+    CONFIG,
+    check_shared_out,
+    planned,
+    read_log,
+    write_rocket_store,
+    write_skewed_log,
+)
 from tubestore.errors import (
     DataLoss,
     NotAStore,
@@ -69,6 +76,16 @@ def test_batches_are_the_log_in_order_within_their_limits(root: Path) -> None:
     _, found = drain(root, batches, batches.initial(), size=9000)
     assert [n for batch in found for n in numbers(batch)] == list(range(COUNT))
     assert max(sum(row["store_size"] for row in batch) for batch in found) <= 9000
+
+
+@pytest.mark.parametrize("asked", [{"maxSplitBytes": "10000"}, {"minPartitions": "8"}])
+def test_a_queue_that_holds_half_of_a_batch_is_read_by_several_tasks(
+    tmp_path: Path, asked: dict[str, str]
+) -> None:
+    write_skewed_log(tmp_path / "store")
+    batches = batches_of(tmp_path / "store", **asked)
+    start = batches.initial()
+    check_shared_out(tmp_path / "store", batches.plan(start, batches.latest(start)))
 
 
 def test_a_stream_follows_a_broker_and_is_frozen_if_asked_for(root: Path) -> None:

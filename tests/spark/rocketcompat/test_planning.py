@@ -10,7 +10,15 @@ import pytest
 from tests.spark.rocket_readings import COUNT, numbers
 from tests.spark.rocket_readings import root as root
 from tests.spark.rocket_readings import template as template
-from tests.spark.rocket_stores import dumped, of_dump, planned, read_log, write_rocket_store
+from tests.spark.rocket_stores import (
+    check_shared_out,
+    dumped,
+    of_dump,
+    planned,
+    read_log,
+    write_rocket_store,
+    write_skewed_log,
+)
 from tubestore.errors import (
     InvalidOption,
     NotAStore,
@@ -26,6 +34,14 @@ def test_all_splits_together_are_the_whole_log_in_order(root: Path, most: str) -
     if most == "10000":
         assert len(made.splits) > 20
         assert max(s.bytes for s in made.splits) < 12_000
+
+
+@pytest.mark.parametrize("asked", [{"maxSplitBytes": "10000"}, {"minPartitions": "8"}])
+def test_a_queue_that_holds_half_of_all_records_is_read_by_several_tasks(
+    tmp_path: Path, asked: dict[str, str]
+) -> None:
+    write_skewed_log(tmp_path / "store")
+    check_shared_out(tmp_path / "store", planned(tmp_path / "store", **asked))
 
 
 def test_what_is_not_there_is_refused(root: Path, tmp_path_factory: Any) -> None:

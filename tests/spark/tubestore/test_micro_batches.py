@@ -15,7 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tubestore
-from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.spark.stores import (
+    SMALL,
+    T0,
+    check_shared_out,
+    planned,
+    read_plan,
+    scanned_rows,
+    write_skewed,
+    write_store,
+)
 from tests.spark.streams import root as root
 from tests.spark.streams import stream
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
@@ -266,6 +275,17 @@ def test_small_portions_share_a_task_and_large_ones_are_cut(root: Path) -> None:
     assert len(batches.plan(batches.initial(), batches.end()).splits) > 5
 
 
+@pytest.mark.parametrize("asked", [{"maxSplitBytes": "20k"}, {"minPartitions": "8"}])
+@pytest.mark.parametrize("chosen", [{}, {"partitions": "3"}])
+def test_a_partition_that_holds_half_of_a_batch_is_read_by_several_tasks(
+    tmp_path: Path, chosen: dict[str, str], asked: dict[str, str]
+) -> None:
+    write_skewed(tmp_path)
+    batches = stream(tmp_path, **chosen, **asked)
+    start = batches.initial()
+    check_shared_out(batches.plan(start, batches.latest(start)), tmp_path, **chosen)
+
+
 def test_the_position_of_many_shards_is_packed_and_complete_in_itself() -> None:
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
@@ -320,9 +340,13 @@ def test_messages_that_were_removed_fail_the_stream_with_their_offsets_and_the_t
         batches.plan(at, batches.latest(at))
 
 
-def test_messages_that_were_removed_are_skipped_and_counted_if_asked_for(root: Path) -> None:
+@pytest.mark.parametrize("asked", [{}, {"minPartitions": "8"}])
+def test_messages_that_were_removed_are_skipped_and_counted_if_asked_for(
+    root: Path, asked: dict[str, str]
+) -> None:
     said: list[str] = []
-    options = ReadOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
+    given = {"path": str(root), "failOnDataLoss": "false", **asked}
+    options = ReadOptions.parse(given, stream=True)
     batches = MicroBatches(options, note=said.append)
     at = batches.initial()
     remove_oldest(root, "logs")

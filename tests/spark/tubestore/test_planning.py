@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tubestore
-from tests.spark.stores import SMALL, T0, planned, read_plan, scanned_rows, write_store
+from tests.spark.stores import (
+    SMALL,
+    T0,
+    check_shared_out,
+    planned,
+    read_plan,
+    scanned_rows,
+    write_skewed,
+    write_store,
+)
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
@@ -84,6 +93,16 @@ def test_small_topics_share_a_split(tmp_path: Path) -> None:
 def test_more_splits_can_be_asked_for(root: Path) -> None:
     assert len(planned(root).splits) == 1
     assert len(planned(root, minPartitions="8").splits) >= 8
+
+
+@pytest.mark.parametrize("asked", [{"maxSplitBytes": "20k"}, {"minPartitions": "8"}])
+@pytest.mark.parametrize("chosen", [{}, {"partitions": "3"}])
+def test_a_partition_that_holds_half_of_all_rows_is_read_by_several_tasks(
+    tmp_path: Path, chosen: dict[str, str], asked: dict[str, str]
+) -> None:
+    write_skewed(tmp_path)
+    made = planned(tmp_path, **chosen, **asked)
+    check_shared_out(made, tmp_path, **chosen)
 
 
 def test_an_empty_directory_is_no_store(tmp_path: Path) -> None:
