@@ -22,8 +22,8 @@ QUIET_SECONDS = 0.1
 _WAIT_SECONDS = 1.0
 #: Records a queue from which on a batch is dense, and the most that is held.
 _DENSE_ROWS = 16
-_BYTES_MAX = 64 << 20
-_ROWS_MAX = 1 << 17
+_BYTES_MAX = 256 << 20
+_ROWS_MAX = 1 << 18
 
 
 class Gatherer:

@@ -2,7 +2,8 @@
 
 Always true:
 - the files' names are their start offsets, each a multiple of the file size apart;
-- `_files` is never changed but replaced, so a reader that took it sees one state (D10);
+- `_files` is in the order of the offsets, and never changed but replaced, so a reader that took it
+  sees one state (D10);
 - a file appears in `_files` only when it has its full length.
 
 One thread writes at a time (the owner's lock), another may delete the oldest files; any thread
@@ -20,8 +21,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sortedcontainers import SortedDict
-
 from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.formats import offset_name, parse_offset_name
 from tubestore.core.layout import Buffer
@@ -34,7 +33,6 @@ from tubestore.errors import NotAStore
 PAGE = 4096
 #: A queue's directory, its topic's, and that of all queues.
 _LEVELS = 3
-_NO_FILES: SortedDict[int, MappedFile] = SortedDict()
 
 
 def listed(rows: Callable[[], Iterable[tuple[int, str, int]]], file_size: int) -> list[Any]:
@@ -67,7 +65,7 @@ class MappedFileQueue:
         self.full_directories: frozenset[str] = frozenset()
         self.file_size = file_size
         self._vfs, self._writable = vfs, writable
-        self._files = _NO_FILES
+        self._files: dict[int, MappedFile] = {}
         self._flush_lock = threading.Lock()
         #: How a file is made: (vfs, path, start offset, file size).
         self.new_file: Callable[[Vfs, str, int, int], MappedFile] = MappedFile.create
@@ -85,6 +83,9 @@ class MappedFileQueue:
           last (as since 5.1.3), else made full-size, a hole; a reader ignores it.
         - Sub-directories are passed by (since 5.1.0).
         """
+        if not any(map(self._vfs.exists, self.directories)):  # as of each new queue
+            self._files = {}
+            return
         found: dict[int, int] = {}
         paths: dict[int, str] = {}
         for start, path, size in listed(self._rows, self.file_size):
@@ -99,7 +100,7 @@ class MappedFileQueue:
                 self._vfs.remove(paths[start])
                 # It must not come back: after a clean close nothing searches for it.
                 self._vfs.sync_directory(os.path.dirname(paths[start]))
-        files = SortedDict() if found else _NO_FILES
+        files = {}
         for start, size in found.items():
             file = self._opened(paths[start], is_last=start == max(found))
             if size == 0 and self._writable:
@@ -166,14 +167,12 @@ class MappedFileQueue:
     @property
     def first(self) -> MappedFile | None:
         """The file with the lowest offset."""
-        files = self._files
-        return files.peekitem(0)[1] if files else None
+        return next(iter(self._files.values()), None)
 
     @property
     def last(self) -> MappedFile | None:
         """The file that is written to."""
-        files = self._files
-        return files.peekitem(-1)[1] if files else None
+        return next(reversed(self._files.values()), None)
 
     @property
     def min_offset(self) -> int:
@@ -200,14 +199,12 @@ class MappedFileQueue:
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that holds the byte at `offset`; None if there is none."""
         files = self._files
-        file: MappedFile | None = files.get(offset - offset % self.file_size)
+        file = files.get(offset - offset % self.file_size)
         if file is not None:  # as nearly always: files begin at multiples of their size
             return file
-        place = files.bisect_right(offset) - 1
-        if place < 0:
-            return None
-        file = files.peekitem(place)[1]
-        return file if offset < file.file_from_offset + self.file_size else None
+        before = (file for start, file in reversed(files.items()) if start <= offset)
+        file = next(before, None)
+        return file if file is not None and offset < file.end_of_file else None
 
     def read(self, offset: int, size: int) -> bytes:
         """Read up to `size` written bytes; fewer at the end of a file, none outside."""
@@ -236,9 +233,9 @@ class MappedFileQueue:
     def hide_from(self, offset: int) -> None:
         """Hide everything from `offset` on until the next `load`: a job there is not finished."""
         with self._files_lock:
-            self._files = SortedDict({s: f for s, f in self._files.items() if s < offset})
-        if self._files:
-            last = self._files.peekitem(-1)[1]
+            self._files = {s: f for s, f in self._files.items() if s < offset}
+        last = self.last
+        if last is not None:
             last.wrote_position = min(last.wrote_position, offset - last.file_from_offset)
 
     def adopt(self, start: int, end: int) -> None:
@@ -254,10 +251,10 @@ class MappedFileQueue:
                     if begin >= start:
                         opened = self._vfs.open(path)
                         files[begin] = self.loaded_file(opened, begin, self.file_size, 0)
-            for begin in files.irange(start - self.file_size + 1):
-                file = files[begin]
-                file.wrote_position = file.flushed_position = min(end - begin, self.file_size)
-            self._files = files
+            for begin, file in files.items():
+                if begin > start - self.file_size:
+                    file.wrote_position = file.flushed_position = min(end - begin, self.file_size)
+            self._files = dict(sorted(files.items()))
 
     def create(self, start: int) -> MappedFile:
         """Create the file that starts at `start`, full-size and empty; OSError without room."""
@@ -270,9 +267,9 @@ class MappedFileQueue:
         file = self.new_file(self._vfs, path, start, self.file_size)
         self._note_directory(directory)
         with self._files_lock:
-            files = self._files.copy()
-            files[start] = file
-            self._files = files
+            is_last = not self._files or start > next(reversed(self._files))
+            files = {**self._files, start: file}
+            self._files = files if is_last else dict(sorted(files.items()))
         return file
 
     def last_or_create(self, offset: int = 0) -> MappedFile:
@@ -378,7 +375,7 @@ class MappedFileQueue:
         """
         if len(self._files) < 2:
             raise ValueError(f"{self.directory}: the last file is never deleted")
-        file: MappedFile = self._files.peekitem(0)[1]
+        file = next(iter(self._files.values()))
         self._drop(file)
         self._vfs.sync_directory(os.path.dirname(file.path))
         return file

@@ -428,10 +428,10 @@ class ConsumeQueueTable(QueueTable[ConsumeQueue]):
 
     def _make_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
         """Return a queue's extension: where they are written, or there is one."""
-        directory = os.path.join(self._ext_directory, topic, str(queue_id))
         size = self._ext_file_size
         if size is None and not self._has_ext:
             return None
+        directory = os.path.join(self._ext_directory, topic, str(queue_id))
         if size is None:
             sizes = [size for _, is_dir, size in self._vfs.entries(directory) if not is_dir]
             if not sizes:

@@ -10,6 +10,7 @@ import pytest
 import rocketcompat
 from rocketcompat import Message, MessageStoreConfig
 from rocketcompat.check.whole import check
+from rocketcompat.files.mapped_file_queue import MappedFileQueue
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.store.clean_service import CleanService
 from rocketcompat.store.default_message_store import DefaultMessageStore
@@ -317,3 +318,33 @@ def test_an_unborn_last_file_is_passed_by(memory_vfs: MemoryVfs, clock: ManualCl
     memory_vfs.make_directories(f"{DIRECTORY}/sub")
     memory_vfs.open(f"{DIRECTORY}/{0:020d}", create=True)
     assert put(opened(memory_vfs, clock), 100)[0] == 0
+
+
+def test_files_are_in_the_order_of_their_offsets_however_they_were_made(
+    memory_vfs: MemoryVfs,
+) -> None:
+    files = MappedFileQueue(memory_vfs, DIRECTORY, SIZE)
+    for number in (1, 3, 2, 0):
+        files.create(number * SIZE)
+    assert [file.file_from_offset for file in files.files] == [0, SIZE, 2 * SIZE, 3 * SIZE]
+    assert (files.first, files.last) == (files.files[0], files.files[3])
+
+
+def test_a_byte_is_found_in_files_that_begin_at_no_multiple_of_their_size(
+    memory_vfs: MemoryVfs,
+) -> None:
+    files = MappedFileQueue(memory_vfs, DIRECTORY, SIZE)
+    for start in (10, 10 + SIZE, 10 + 3 * SIZE):
+        files.create(start)
+    places = (9, 10, SIZE + 9, SIZE + 10, 2 * SIZE + 10, 3 * SIZE + 10, 4 * SIZE + 10)
+    found = [file.file_from_offset if file else None for file in map(files.find, places)]
+    assert found == [None, 10, 10, 10 + SIZE, None, 10 + 3 * SIZE, None]
+
+
+def test_without_directory_there_are_no_files(memory_vfs: MemoryVfs) -> None:
+    files = MappedFileQueue(memory_vfs, DIRECTORY, SIZE)
+    files.load()
+    assert files.files == ()
+    files.create(0)
+    files.load()
+    assert len(files.files) == 1
