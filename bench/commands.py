@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
+import math
 import os
 import shutil
 import signal
@@ -19,8 +21,10 @@ from bench import run as bars
 from bench.comparison import blocks_of, compare, size_of, table, work_of
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import CONTENDERS, REAL, contender
+from bench.measure import soak as soaking
 from bench.measure.harness import file_system, machine
 from bench.measure.laboratory import PLANS, Results, name_of, plan_with, run
+from bench.workloads.payload import standard_library
 from bench.workloads.sizes import MIX, payload, text_of
 from bench.workloads.works import (
     BY_NAME,
@@ -130,6 +134,15 @@ def parser() -> argparse.ArgumentParser:
     ):
         four.add_argument(f"--{name}", type=int, default=usual, required=usual is None, help=text)
     four.add_argument("--durability", default="page_cache", choices=("page_cache", "fsync"))
+    five = _add(commands, "soak", "how long single appends take, for minutes, on a disk", _soak)
+    five.add_argument("--seconds", type=_seconds, default=300.0, help="of each run; default 300")
+    five.add_argument("--shape", action="append", type=_shape, metavar="TOPICSxPARTITIONS",
+                      help="repeatable; default: 1x10 and 1000x10")  # fmt: skip
+    five.add_argument("--share", type=_share, default=0.5,
+                      help="of the full rate, for the runs by a schedule; default 0.5")  # fmt: skip
+    five.add_argument("--dir", type=Path, default=Path(), metavar="DIR",
+                      help="where to write; default: here")  # fmt: skip
+    five.add_argument("--output", type=Path, metavar="FILE", help="the results as JSON lines, too")
     _add(commands, "list", "layouts, workloads and the cells of a run", _list)
     return found
 
@@ -157,6 +170,28 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def _shape(text: str) -> tuple[int, int]:
+    topics, _, partitions = text.partition("x")
+    return _positive(topics), _positive(partitions)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return seconds
+
+
+def _share(text: str) -> float:
+    share = _seconds(text)
+    if share > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is above 1: the whole rate")
+    return share
 
 
 def _bars(asked: argparse.Namespace) -> int:
@@ -343,6 +378,28 @@ def _summary(row: dict[str, Any]) -> str:
     p99 = "" if row["p99_us"] is None else f", p99 {_number(row['p99_us'])} us"
     calls = "" if row["calls_each"] is None else f", {row['calls_each']:.2f} system calls each"
     return f"{_number(row['rate_median']):>12} messages/s{p99}, {_number(row['peak_mb'])} MB{calls}"
+
+
+def _soak(asked: argparse.Namespace) -> None:
+    if not asked.dir.is_dir():
+        raise Unavailable(f"{asked.dir}: no such directory")
+    print(f"  single appends at page_cache, {asked.seconds:g} s each, on {file_system(asked.dir)}")
+    print(soaking.HEAD, flush=True)
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(asked.output.open("x")) if asked.output else None
+        payload = standard_library()
+        if file is not None:
+            where = {"dir": file_system(asked.dir)}
+            print(json.dumps(machine(payload, "full") | where), file=file, flush=True)
+
+        def note(found: soaking.Soak) -> None:
+            row = found.row()
+            print(soaking.line(row), flush=True)
+            if file is not None:
+                print(json.dumps(row), file=file, flush=True)
+
+        shapes = asked.shape or [(1, 10), (1000, 10)]
+        soaking.soak(asked.dir, asked.seconds, shapes, asked.share, note, payload)
 
 
 def _list(asked: argparse.Namespace) -> None:
