@@ -148,7 +148,7 @@ class CommitLog:
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of this queue gets."""
-        return self._next_queue_offsets.get((topic, queue_id), 0)
+        return self._next_queue_offsets.get(topic, queue_id)
 
     def raise_queue_offsets(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
         """Take in next queue offsets; the greater counts (recovery does, from the queues)."""
@@ -169,7 +169,7 @@ class CommitLog:
         tried again), StoreFailed once the log has failed.
         """
         message = prepared.message
-        key = (message.topic, message.queue_id)
+        topic, queue_id = message.topic, message.queue_id
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
         self._refuse_if_busy()
         with self._put_lock:
@@ -180,7 +180,7 @@ class CommitLog:
             try:
                 table = self._next_queue_offsets
                 copies = table.offsets_of_copies(prepared) if prepared.copies else ()
-                queue_offset = table.get(key, 0) if counted else 0
+                queue_offset = table.get(topic, queue_id) if counted else 0
                 if prepared.inner_count:
                     add_base(prepared, queue_offset, self.config)
                 size = prepared.size
@@ -196,7 +196,7 @@ class CommitLog:
             if refusals.no_room is not None:
                 refusals.has_room()
             if counted:
-                table[key] = queue_offset + (prepared.inner_count or 1)
+                table.set(topic, queue_id, queue_offset + (prepared.inner_count or 1))
             for copy, offset in copies:
                 table.move(copy, offset + 1)
             self._end = physical_offset + size
@@ -227,8 +227,10 @@ class CommitLog:
             if refusals.failed is not None or refusals.too_full is not None:
                 refusals.refuse(count)
             now = self._held_since = self._clock.now_ms()
-            keys = encoded.queue_keys(firsts)
-            bases = np.array([self._next_queue_offsets.get(key, 0) for key in keys] + [0], np.int64)
+            table = self._next_queue_offsets
+            topic_codes, queue_ids = encoded.topic_codes[firsts], encoded.queue_ids[firsts]
+            numbers = table.numbers_of(encoded.topic_names, topic_codes, queue_ids)
+            bases = np.append(table.offsets_of(numbers), 0)
             queue_offsets = np.where(counted, bases[groups] + group_ranks, 0)
             physical_offsets, parts = self._places(encoded, together=together)
             encoded.place(queue_offsets, physical_offsets, now)
@@ -255,14 +257,16 @@ class CommitLog:
                 raise refusal from error
             finally:
                 self._held_since = 0
-                counts = np.bincount(groups[:written], minlength=len(keys) + 1)[: len(keys)]
-                self._next_queue_offsets.count_up(keys, bases, counts)
+                counts = np.bincount(groups[:written], minlength=len(bases))
+                table.count_up(numbers, counts[:-1])
                 self._appended.add_many(physical_offsets[:written])
                 self.put_count += written
                 if written:
                     self._store_timestamp = now
             if len(parts) == 1:
-                queues = (keys, groups.astype(np.int32)) if counted.all() else None
+                queues = None
+                if counted.all():
+                    queues = table.keys_of(numbers), groups.astype(np.int32)
                 self._appended.keep(encoded, int(physical_offsets[0]), queue_offsets, now, queues)
         return physical_offsets, queue_offsets, now
 

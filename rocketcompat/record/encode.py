@@ -91,11 +91,6 @@ class EncodedColumns:
         groups[rows], places[rows] = inner, inner_places
         return groups, rows[firsts], places
 
-    def queue_keys(self, rows: Int64s) -> list[tuple[str, int]]:
-        """Return the queues of some rows."""
-        names, codes = self.topic_names, self.topic_codes[rows].tolist()
-        return list(zip([names[c] for c in codes], self.queue_ids[rows].tolist(), strict=True))
-
     def place(self, queue_offsets: Int64s, physical_offsets: Int64s, store_timestamp: Any) -> None:
         """Fill in what the log decides; may be done again with other places."""
         fill_in(

@@ -8,6 +8,7 @@ Everything is checked before anything is encoded, so a refused batch leaves no t
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +44,11 @@ from rocketcompat.record.properties import (
 )
 from tubestore.clock import Clock, SystemClock, time_ms
 from tubestore.core.kernels import Int64s, bytes_of, even_binary, widened
-from tubestore.errors import InvalidMessage, MessageTooLarge
+from tubestore.errors import InvalidMessage, InvalidName, MessageTooLarge
 
 _DEFAULTS = Message("")
-#: The last dictionary of topics, and its texts; replaced as one.
-_last_names: tuple[Any, list[str]] = (None, [])
+#: The last dictionary of topics; replaced as a whole.
+_last_topics: _Topics | None = None
 #: The numbers that are 0 unless they are given.
 NUMBERS = tuple(
     column.name for column in MESSAGE_COLUMNS
@@ -141,48 +142,72 @@ def _texts(table: GivenMessages, name: str) -> Any:
         raise InvalidMessage(f"{name}: {column.type} is not a text") from None
 
 
+class _Topics:
+    """A dictionary of distinct topics, which the batches of a caller mostly share."""
+
+    def __init__(self, texts: Any, names: list[str]) -> None:
+        self.texts, self.names = texts, names
+        #: For a size limit: the names as records have them, with their magic codes.
+        self._encoded: tuple[int, Any, Int64s] | None = None
+
+    def encoded(self, size_max: int) -> tuple[Any, Int64s]:
+        """Return all of them as `_encoded` does; InvalidName if there is one that cannot be."""
+        known = self._encoded
+        if known is None or known[0] != size_max:
+            known = self._encoded = size_max, *_encoded(self.names, size_max)
+        return known[1:]
+
+
 def topics_of(table: GivenMessages, size_max: int) -> tuple[list[str], Int64s, Any, Int64s]:
     """Return the distinct topics, each row's, its bytes with the length in front, its magic."""
-    column = table.columns.get("topic")
-    names, codes = _distinct(column) or _distinct_of_texts(_texts(table, "topic"))
-    pairs = [encode_topic(name, size_max) for name in names]
-    if len(pairs) == 1:
-        magic, one = pairs[0]
+    global _last_topics
+    column: Any = table.columns.get("topic")
+    topics, last = _dictionary(column), _last_topics
+    if topics is None:
+        names, codes = _distinct_of_texts(_texts(table, "topic"))
+    else:
+        names, codes = _used(topics.names, column.indices.to_numpy().astype(np.int64))
+        _last_topics = topics
+    if len(names) == 1:
+        magic, one = encode_topic(names[0], size_max)
         raw = even_binary(table.rows, len(one), pa.py_buffer(one * table.rows))
         return names, codes, raw, np.full(table.rows, magic, np.int64)
-    raw = pa.array([raw for _, raw in pairs], pa.large_binary()).take(pa.array(codes))
-    return names, codes, raw, np.array([magic for magic, _ in pairs], np.int64)[codes]
+    if topics is not None and topics is last:
+        with contextlib.suppress(InvalidName):  # of a name that no row may have
+            raws, magics = topics.encoded(size_max)
+            return names, codes, raws.take(column.indices), magics[column.indices.to_numpy()]
+    raws, magics = _encoded(names, size_max)
+    return names, codes, raws.take(pa.array(codes)), magics[codes]
 
 
-def _distinct(column: Any) -> tuple[list[str], Int64s] | None:
-    """Take a dictionary of distinct texts as it is; None for any other column."""
+def _encoded(names: list[str], size_max: int) -> tuple[Any, Int64s]:
+    """Return names with their length in front, and the magic codes of their records."""
+    pairs = [encode_topic(name, size_max) for name in names]
+    raws = pa.array([raw for _, raw in pairs], pa.large_binary())
+    return raws, np.array([magic for magic, _ in pairs], np.int64)
+
+
+def _dictionary(column: Any) -> _Topics | None:
+    """Return the dictionary of a column if its texts are distinct; None for any other column."""
     if column is None or not pa.types.is_dictionary(column.type) or column.null_count:
         return None
-    texts, value_type = column.dictionary, column.type.value_type
+    texts, value_type, last = column.dictionary, column.type.value_type, _last_topics
     if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
         return None
-    names = _names_of(texts)
-    if names is None:
-        return None
-    codes = column.indices.to_numpy().astype(np.int64)
-    used = np.bincount(codes, minlength=len(names)) > 0
-    if not used.all():  # a name that no row has must not be refused
-        names = [names[code] for code in np.flatnonzero(used).tolist()]
-        codes = (np.cumsum(used) - 1)[codes]
-    return names, codes
-
-
-def _names_of(texts: Any) -> list[str] | None:
-    """Return the texts of a dictionary if they are distinct; the last dictionary is cached."""
-    global _last_names
-    known, names = _last_names
-    if known is not None and known.equals(texts):
-        return names
-    names = list(texts.to_pylist())
+    if last is not None and last.texts.equals(texts):
+        return last
+    names = texts.to_pylist()
     if texts.null_count or len(set(names)) < len(names):
         return None
-    _last_names = texts, names
-    return names
+    return _Topics(texts, names)
+
+
+def _used(names: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
+    """Return names and codes without those that no row has, which must not be refused."""
+    used = np.bincount(codes, minlength=len(names)) > 0
+    if used.all():
+        return names, codes
+    return [names[code] for code in np.flatnonzero(used).tolist()], (np.cumsum(used) - 1)[codes]
 
 
 def _distinct_of_texts(column: Any) -> tuple[list[str], Int64s]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.record.encode import encode_columns
 from tests.support.rocket.files.logs import CONFIG, put
@@ -33,3 +36,28 @@ def test_a_batch_with_equal_hashes_of_topic_and_queue_stays_apart(log: CommitLog
     topics = ["A", "B"] * 3
     encoded = encode_columns({"topic": topics, "queue_id": [0, 0, 1, 1, 0, 0]}, CONFIG)
     assert log.put_columns(encoded)[1].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_single_puts_and_batches_count_the_same_queues(log: CommitLog) -> None:
+    """More queues than the table has room for at first, in any order."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chosen, expected = random.Random(seed), Counter[tuple[str, int]]()
+    for _ in range(60):
+        queues = [(chosen.choice("ABCDEFGH"), chosen.randrange(20)) for _ in range(8)]
+        topics, ids = [topic for topic, _ in queues], [queue_id for _, queue_id in queues]
+        encoded = encode_columns({"topic": topics, "queue_id": ids}, CONFIG)
+        for key, offset in zip(queues, log.put_columns(encoded)[1].tolist(), strict=True):
+            assert offset == expected[key]
+            expected[key] += 1
+        topic, queue_id = chosen.choice(queues)
+        assert put(log, 100, topic, queue_id=queue_id)[1] == expected[topic, queue_id]
+        expected[topic, queue_id] += 1
+    assert len(expected) > 64
+    assert all(log.next_queue_offset(*key) == count for key, count in expected.items())
+
+
+def test_the_offset_of_an_unknown_queue_is_asked_for_without_making_one(log: CommitLog) -> None:
+    put(log, 100, "A")
+    assert [log.next_queue_offset("A", 7), log.next_queue_offset("B", 0)] == [0, 0]
+    assert put(log, 100, "B")[1] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from rocketcompat.record.columns import decode_columns
 from rocketcompat.record.encode import encode_columns
 from tests.support.golden_puts import files_of
 from tests.support.inner_batches import CONFIG, opened, rows_of
-from tests.support.rocket.files.encoded import OLDER
+from tests.support.rocket.files.encoded import NEWER, OLDER
 from tests.support.rocket.inside import dispatcher_of
 from tubestore.clock import ManualClock
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, InvalidName
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,36 @@ def test_properties_are_taken_as_dicts(tmp_path: Path) -> None:
         with pytest.raises(InvalidMessage, match="properties: "):
             store.put_columns({"topic": ["T"], "body": [b"x"], "properties": [{"a": 1}]})
         assert store.max_physical_offset == before
+
+
+@pytest.mark.parametrize("names", [["A", "B", "C"], ["A", "B" * 200, "C"], ["A", "B", "no/name"]])
+def test_batches_with_one_dictionary_of_topics_are_those_of_their_texts(names: list[str]) -> None:
+    """Long names have records of another version; a name that no row has is not looked at."""
+    dictionary = pa.array(names)
+    for codes in ([0, 1, 0], [1, 0, 1], [1, 1, 0], [1, 1, 1], [0, 1, 1]):
+        topics = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), dictionary)
+        shared = encode_columns({"topic": topics, "body": [b"1", b"2", b"3"]}, NEWER)
+        texts = [names[code] for code in codes]
+        alone = encode_columns({"topic": texts, "body": [b"1", b"2", b"3"]}, NEWER)
+        assert bytes(shared.data) == bytes(alone.data)
+        assert [shared.topic_names[code] for code in shared.topic_codes.tolist()] == texts
+
+
+def test_a_name_of_a_known_dictionary_is_refused_in_the_batch_that_has_it() -> None:
+    dictionary = pa.array(["A", "B", "no/name"])
+    for codes, is_refused in (([0, 1], False), ([0, 1], False), ([0, 2], True), ([1, 0], False)):
+        topics = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), dictionary)
+        expected = pytest.raises(InvalidName, match="no/name") if is_refused else nullcontext()
+        with expected:
+            encode_columns({"topic": topics}, NEWER)
+
+
+def test_a_known_dictionary_is_held_against_the_size_limit_of_each_store() -> None:
+    dictionary = pa.array(["A", "B" * 200])
+    topics = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), dictionary)
+    for _ in range(2):
+        encode_columns({"topic": topics}, NEWER)
+    for config, is_refused in ((NEWER, False), (OLDER, True), (NEWER, False)):
+        expected = pytest.raises(InvalidName, match="200 bytes") if is_refused else nullcontext()
+        with expected:
+            encode_columns({"topic": topics}, config)
