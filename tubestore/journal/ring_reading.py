@@ -24,14 +24,11 @@ another process may use a segment again meanwhile: its START is read again after
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from tubestore.core import kernels
 from tubestore.core.doors import logger
 from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import BadState
@@ -45,39 +42,20 @@ from tubestore.journal.ring_frames import (
     RingFrame,
     Start,
     boot_tag,
-    frame_at,
-    frames_behind,
-    heads_from,
     latest_frame,
-    message_in,
-    messages_in,
-    rows_of,
-    size_at,
     start_in,
     store_tag,
     trouble_in,
 )
+from tubestore.journal.ring_pieces import LastSegment, LeftSegment, RingPiece, ShardRun, Uncounted
 from tubestore.journal.root_journal import JournalPart, lost_part
 from tubestore.journal.topic_names import TopicNames
 from tubestore.record.names import RING_PREFIX, store_key
-from tubestore.record.records import ENTRY_SIZE, HEADER_SIZE, join_records, records_of
 from tubestore.record.state_files import has_ring, parse_identity
 
 log = logger(__name__)
-Array = np.ndarray[Any, Any]
 #: What a reader that goes on reads at first; of what follows, twice as much each time.
-_SHORT_BYTES, _LONG_BYTES = 4 << 10, 1 << 20
-#: Up to so many frames are taken one by one; more in columns, which costs as much as some ten.
-_FEW = 12
-
-
-class LastSegment(NamedTuple):
-    """The segment that takes frames, as it was when it was read."""
-
-    path: str
-    #: The bytes of its START: the same as long as it was not used again.
-    front: bytes
-    start: Start
+_SHORT_BYTES = 4 << 10
 
 
 class LeftRing(NamedTuple):
@@ -252,177 +230,6 @@ def _announced_in(store: bytes) -> bytes | None:
     return store_tag(parse_identity(store)) if has_ring(store) else None
 
 
-class _Segment(NamedTuple):
-    """A segment that was found: by its START, or by its frames if that is damaged."""
-
-    file: VfsFile
-    start: Start
-    #: Bytes that are there of `segment_size`.
-    size: int
-    #: Those of its START, empty if that is damaged.
-    front: bytes = b""
-
-    def as_last(self) -> LastSegment | None:
-        """Return it as the segment that takes frames; None if its START is damaged."""
-        return LastSegment(self.file.path, self.front, self.start) if self.front else None
-
-
-class _Uncounted(NamedTuple):
-    """Bytes of a segment without a frame that counts."""
-
-    segment: _Segment
-    at: int
-    end: int
-    reason: str
-    #: How many runs of messages were taken before it.
-    taken: int
-
-
-class _ShardRun(NamedTuple):
-    """Messages of a shard that follow each other without a gap, or the place of a lost one."""
-
-    topic_id: int
-    store_id: int
-    #: Without the shard's name, which the topic has once all was read.
-    part: JournalPart
-
-
-class _Messages(NamedTuple):
-    """Messages of a piece that follow each other."""
-
-    #: The place behind them.
-    end: int
-    #: The highest ring position below which everything was synced, by their heads.
-    synced: int
-    #: Those of the chosen shards.
-    runs: Iterable[_ShardRun]
-
-
-class _Piece:
-    """Bytes of a segment that were read together."""
-
-    def __init__(self, segment: _Segment, low: int, size: int = 0) -> None:
-        """Read from a place on: `size` bytes if there are so many, or for 0 all that follows."""
-        self._segment, self._low = segment, low
-        rest = max(0, segment.size - low)
-        self._size = min(size, rest) if size else rest
-        self._goes_on = self._size < rest
-        #: Ring position of the first byte.
-        self.base = segment.start.base + low
-        self.data = b""
-        self.read_again()
-
-    def read_again(self) -> None:
-        """Read the same bytes once more."""
-        self.data = self._segment.file.pread(self._size, self._low)
-
-    def sound(self, at: int) -> RingFrame | None:
-        """Return the frame at a place, if it counts."""
-        frame = frame_at(self.data, at)
-        if frame is None or frame.position != self.base + at:
-            return None
-        return frame if frame.generation == self._segment.start.generation else None
-
-    def messages(
-        self,
-        at: int,
-        verified: Collection[tuple[int, int]] | None,
-        chosen: Collection[tuple[int, int]] | None,
-        damaged: int,
-    ) -> _Messages | None:
-        """Return the messages from a place on that count; None if none follows there.
-
-        `verified`: the shards of which records are verified, None for all; `chosen`: those of which
-        messages are returned. `damaged`: see `JournalPart`.
-        """
-        found = heads_from(self.data, at)
-        take = self._few if len(found) <= _FEW else self._many
-        return take(found, verified, chosen, damaged) if found else None
-
-    def _few(
-        self,
-        found: list[int],
-        verified: Collection[tuple[int, int]] | None,
-        chosen: Collection[tuple[int, int]] | None,
-        damaged: int,
-    ) -> _Messages | None:
-        generation = self._segment.start.generation
-        heads: list[RingFrame] = []
-        runs: dict[tuple[int, int, int, int], list[RingFrame]] = {}
-        for at in found:
-            head = message_in(self.data, at, self.base, generation, verified)
-            if head is None:
-                break
-            heads.append(head)
-            shard = head.topic_id, head.store_id
-            if chosen is None or shard in chosen:
-                run = runs.pop((*shard, head.index_start, head.data_start), [])
-                following = head.index_start + ENTRY_SIZE, head.data_start + head.size
-                runs[*shard, *following] = [*run, head]
-        if not heads:
-            return None
-        taken = [self._run(run, damaged) for run in runs.values()]
-        return _Messages(heads[-1].end - self.base, max(head.synced for head in heads), taken)
-
-    def _run(self, heads: list[RingFrame], damaged: int) -> _ShardRun:
-        """Return messages of a shard that follow each other without a gap."""
-        first, parts = heads[0], []
-        for head in heads:
-            start = head.position - self.base + HEAD_SIZE
-            parts.append(self.data[start : start + HEADER_SIZE])
-            parts.append(self.data[start + HEADER_SIZE : start + head.size])
-        place = first.index_start, first.data_start
-        batch = join_records(parts, *place)
-        part = JournalPart(
-            "",
-            *place,
-            batch.entries,
-            batch.data.tobytes(),
-            damaged_before=damaged,
-            ring_end=heads[-1].end,
-        )
-        return _ShardRun(first.topic_id, first.store_id, part)
-
-    def _many(
-        self,
-        found: list[int],
-        verified: Collection[tuple[int, int]] | None,
-        chosen: Collection[tuple[int, int]] | None,
-        damaged: int,
-    ) -> _Messages | None:
-        generation = self._segment.start.generation
-        starts, heads, records = messages_in(self.data, found, self.base, generation, verified)
-        if not len(starts):
-            return None
-        end = int(starts[-1]) + HEAD_SIZE + int(heads["size"][-1])
-        synced = int(heads["synced"].max())
-        if chosen is not None:
-            rows = np.flatnonzero(rows_of(heads, chosen))
-            starts, heads, records = starts[rows], heads[rows], records[rows]
-        return _Messages(end, synced, _runs(self.data, starts, heads, records, damaged))
-
-    def behind(self, at: int) -> Iterator[int]:
-        """Go through the places behind `at` with a frame that counts."""
-        return frames_behind(self.data, at, self.base, self._segment.start.generation)
-
-    def is_cut(self, at: int) -> bool:
-        """True if the piece ends before the frame that may be at a place."""
-        return self._goes_on and self._end_of(at) > self._size
-
-    def following(self, at: int) -> _Piece:
-        """Read on from a place at which the piece `is_cut`."""
-        size = max(self._end_of(at) - at, min(2 * self._size, _LONG_BYTES))
-        return _Piece(self._segment, self._low + at, size)
-
-    def _end_of(self, at: int) -> int:
-        size = size_at(self.data, at)
-        return at + HEAD_SIZE if size is None else at + HEAD_SIZE + size
-
-    def stretch(self, at: int, end: int, reason: str, taken: Sized) -> _Uncounted:
-        """Return bytes of the piece as a stretch without a frame that counts."""
-        return _Uncounted(self._segment, self._low + at, self._low + end, reason, len(taken))
-
-
 class _RingReading:
     """One reading of all segments."""
 
@@ -442,7 +249,7 @@ class _RingReading:
         self._files, self._this_boot, self._store = files, boot_tag(this_boot), store
         self._since, self._chosen = since, chosen
         #: Messages in the order of the segments.
-        self._taken: list[_ShardRun] = []
+        self._taken: list[ShardRun] = []
         self._damages: list[CorruptRecord] = []
         #: Bytes that do not count before the next frame.
         self._damaged = 0
@@ -465,7 +272,7 @@ class _RingReading:
         if tail < 0:  # no START is sound: all segments may be needed
             tail = segments[0].start.base
         live = [s for s in segments if s.start.base + s.start.segment_size > max(tail, self._since)]
-        generations: dict[int, list[_Segment]] = {}
+        generations: dict[int, list[LeftSegment]] = {}
         for segment in live:
             generations.setdefault(segment.start.generation, []).append(segment)
         expected = max(tail, self._since)
@@ -502,8 +309,8 @@ class _RingReading:
         (file,), last = self._files, known.last
         if last is None or file.size() < last.start.segment_size:
             return None
-        segment = _Segment(file, last.start, last.start.segment_size)
-        stretches: list[_Uncounted] = []
+        segment = LeftSegment(file, last.start, last.start.segment_size)
+        stretches: list[Uncounted] = []
         is_open = self._read_segment(segment, stretches, is_last=True)
         # Behind the frames, as in `_read_segment`: they are of this lap then.
         if not is_open or stretches or file.pread(START_SIZE, 0) != last.front:
@@ -515,7 +322,7 @@ class _RingReading:
 
     # -- segments ----------------------------------------------------------------------------
 
-    def _segments(self) -> list[_Segment]:
+    def _segments(self) -> list[LeftSegment]:
         """Return the segments in the ring's order."""
         found, headless, foreign = [], [], []
         for file in self._files:
@@ -540,9 +347,9 @@ class _RingReading:
             self._damages.append(CorruptRecord(file.path, 0, text))
         return sorted(found, key=lambda segment: segment.start.base)
 
-    def _sized(self, file: VfsFile, start: Start, front: bytes) -> _Segment:
+    def _sized(self, file: VfsFile, start: Start, front: bytes) -> LeftSegment:
         """Return a segment with the bytes that are there; fewer than it began with are damage."""
-        return _Segment(file, start, self._look_at_size(file, start.segment_size), front)
+        return LeftSegment(file, start, self._look_at_size(file, start.segment_size), front)
 
     def _look_at_size(self, file: VfsFile, whole: int) -> int:
         """Return how many bytes a segment has of those that it began with; fewer are damage."""
@@ -553,7 +360,7 @@ class _RingReading:
         return min(size, whole)
 
     @staticmethod
-    def _by_frames(file: VfsFile, latest: Mapping[int, Start]) -> _Segment | None:
+    def _by_frames(file: VfsFile, latest: Mapping[int, Start]) -> LeftSegment | None:
         """Return a segment with a damaged START; None if it has no frame that may be needed.
 
         A kill while a segment is begun leaves part of a START, and frames of the lap before: the
@@ -574,19 +381,19 @@ class _RingReading:
             )
         else:
             start = known._replace(base=base, tail=0, own_tail=0)
-        return _Segment(file, start, min(len(data), start.segment_size))
+        return LeftSegment(file, start, min(len(data), start.segment_size))
 
-    def _read_generation(self, segments: list[_Segment], first: int) -> None:
+    def _read_generation(self, segments: list[LeftSegment], first: int) -> None:
         """Read the segments of one opening."""
         boot = segments[0].start.boot
-        stretches: list[_Uncounted] = []
+        stretches: list[Uncounted] = []
         size = segments[0].start.segment_size
         expected = first - first % size
         for number, segment in enumerate(segments):
             start = segment.start
             if start.base > expected:
                 text = "segments of the journal are missing before this one"
-                stretches.append(_Uncounted(segment, 0, 0, text, len(self._taken)))
+                stretches.append(Uncounted(segment, 0, 0, text, len(self._taken)))
             expected = start.base + size
             self._read_segment(segment, stretches, is_last=number == len(segments) - 1)
         synced = max(self._known_synced, *(s.start.synced for s in segments))
@@ -607,7 +414,7 @@ class _RingReading:
     # -- frames ------------------------------------------------------------------------------
 
     def _read_segment(
-        self, segment: _Segment, stretches: list[_Uncounted], *, is_last: bool
+        self, segment: LeftSegment, stretches: list[Uncounted], *, is_last: bool
     ) -> bool:
         """Read one segment; False if it was closed, so that no frame is added to it."""
         start, file, taken = segment.start, segment.file, len(self._taken)
@@ -615,7 +422,7 @@ class _RingReading:
         # One that goes on reads no more than there is, and looks for nothing behind it.
         goes_on = is_last and self._since > 0
         first = max(START_SIZE, self._since - start.base)
-        piece = _Piece(segment, first, _SHORT_BYTES if goes_on else 0)
+        piece = RingPiece(segment, first, _SHORT_BYTES if goes_on else 0)
         at, looked, is_open = 0, False, True
         # Of another boot a damaged record can be the end of all that counts.
         trusting = self._since > 0 and start.boot == self._this_boot
@@ -669,10 +476,10 @@ class _RingReading:
 
     def _is_torn_end(
         self,
-        piece: _Piece,
+        piece: RingPiece,
         frame: RingFrame,
         at: int,
-        stretches: list[_Uncounted],
+        stretches: list[Uncounted],
         *,
         is_last: bool,
     ) -> bool:
@@ -690,7 +497,7 @@ class _RingReading:
         lost = lost_part("", frame.index_start, frame.data_start, 1, frame.size)
         part = lost._replace(damaged_before=self._damaged, ring_end=frame.end)
         self._known_synced = max(self._known_synced, frame.synced)
-        self._taken.append(_ShardRun(frame.topic_id, frame.store_id, part))
+        self._taken.append(ShardRun(frame.topic_id, frame.store_id, part))
         return False
 
     def _parts(self, topics: Mapping[int, str]) -> list[JournalPart]:
@@ -710,48 +517,3 @@ class _RingReading:
         self._taken = []
         parts.sort(key=attrgetter("shard", "index_start"))
         return parts
-
-
-def _runs(
-    data: bytes, starts: Array, heads: Array, records: Array, damaged: int
-) -> Iterator[_ShardRun]:
-    """Group frames by shard, each group by messages without a gap; see `messages_in`.
-
-    The records are copied: the bytes of a segment are not kept.
-    """
-    if not len(starts):
-        return
-    order = np.lexsort((heads["store_id"], heads["topic_id"]))
-    heads, records = kernels.rows_at(heads, order), kernels.rows_at(records, order)
-    sizes = heads["size"].astype(np.int64)
-    batch = records_of(records, np.frombuffer(bytearray(data), np.uint8))
-    batch.starts = starts[order] + HEAD_SIZE
-    batch.place_each(heads["index_start"], heads["data_start"])
-    view = batch.data.data
-    lows, highs = batch.starts.tolist(), (batch.starts + sizes).tolist()
-    begins = np.ones(len(order), bool)
-    before, after = heads[:-1], heads[1:]
-    begins[1:] = (after["topic_id"] != before["topic_id"]) | (
-        after["store_id"] != before["store_id"]
-    )
-    begins[1:] |= after["index_start"] != before["index_start"] + ENTRY_SIZE
-    begins[1:] |= after["data_start"] != before["data_start"] + sizes[:-1]
-    firsts = np.flatnonzero(begins)
-    ends = [*firsts[1:].tolist(), len(order)]
-    ring_ends = (heads["position"] + HEAD_SIZE + sizes).tolist()
-    shards = zip(
-        heads["topic_id"][firsts].tolist(), heads["store_id"][firsts].tolist(), strict=True
-    )
-    places = zip(
-        heads["index_start"][firsts].tolist(), heads["data_start"][firsts].tolist(), strict=True
-    )
-    for shard, place, first, end in zip(shards, places, firsts.tolist(), ends, strict=True):
-        part = JournalPart(
-            "",
-            *place,
-            batch.entries[first:end],
-            b"".join([view[a:b] for a, b in zip(lows[first:end], highs[first:end], strict=True)]),
-            damaged_before=damaged,
-            ring_end=ring_ends[end - 1],
-        )
-        yield _ShardRun(*shard, part)

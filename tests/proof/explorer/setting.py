@@ -50,7 +50,7 @@ def quick_and_quiet() -> Iterator[None]:
     with (
         mock.patch.object(sys, "meta_path", finders),
         mock.patch("tubestore.store.directory.uuid", SimpleNamespace(uuid4=_identity)),
-        mock.patch("tubestore.journal.ring_reading._FEW", 1),
+        mock.patch("tubestore.journal.ring_pieces._FEW", 1),
         mock.patch("tubestore.journal.ring._STEP_BYTES_MIN", 200),
         mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):
