@@ -47,7 +47,8 @@ class QueueOffsetTable:
 
     def set(self, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of a queue's next message."""
-        self._next[self._number(topic, queue_id)] = offset
+        number = self._number(topic, queue_id)  # before `_next` is taken: it may be replaced
+        self._next[number] = offset
 
     def raise_to(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
         """Take in next queue offsets; the greater counts."""

@@ -61,3 +61,11 @@ def test_the_offset_of_an_unknown_queue_is_asked_for_without_making_one(log: Com
     put(log, 100, "A")
     assert [log.next_queue_offset("A", 7), log.next_queue_offset("B", 0)] == [0, 0]
     assert put(log, 100, "B")[1] == 0
+
+
+def test_single_puts_reach_any_number_of_queues(log: CommitLog) -> None:
+    queues = [("A", queue_id) for queue_id in range(300)]
+    for expected in (0, 1):
+        assert [put(log, 10, topic, queue_id=number)[1] for topic, number in queues] == (
+            [expected] * 300
+        )
