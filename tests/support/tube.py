@@ -192,6 +192,7 @@ class Requests:
 STEPS = (
     *("append_record", "append_encoded", "flush", "sync_data", "sync_files", "maintain"),
     *("lend", "deliver", "leave_journal", "sync_before_journal", "sync_written"),
+    "note_synced",
     *("hold", "let_go", "show_adopted", "cut", "remove_below", "view", "fail", "discard"),
 )
 

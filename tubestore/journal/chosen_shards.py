@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tubestore.journal.file_syncs import SyncedShard
 from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.options import Durability
 from tubestore.record.records import EncodedBatch
@@ -26,7 +27,7 @@ from tubestore.segments.file_store import MsgFileStore
 Array = np.ndarray[Any, Any]
 
 
-class JournalledShard(Protocol):
+class JournalledShard(SyncedShard, Protocol):
     """What the journal needs of a shard; `MessageStore` has it."""
 
     name: str
@@ -64,6 +65,9 @@ class JournalledShard(Protocol):
 
     def sync_data(self) -> None:
         """Write the buffers, and bring the data to stable storage."""
+
+    def is_synced_before_journal(self) -> bool:
+        """True if the data below the journalled messages is on stable storage."""
 
     def sync_before_journal(self) -> None:
         """Sync the data below the journalled messages, unless that was done."""

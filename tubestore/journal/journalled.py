@@ -28,6 +28,7 @@ from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.journal.chosen_shards import ChosenShards, JournalledShard
+from tubestore.journal.file_syncs import FileSyncs
 from tubestore.journal.left_messages import LeftMessages
 from tubestore.journal.pending_batches import PendingBatches
 from tubestore.journal.root_journal import LeftJournal, RootJournal
@@ -60,6 +61,7 @@ class JournalledAppends:
         self._options, self._clock, self._next_id = options, clock, next_id
         self._pending = PendingBatches(pool, options.journal_size_bytes)
         self._journal = RootJournal(vfs, root, next_id())
+        self._file_syncs = FileSyncs(vfs, root)
         #: Comes before any of a shard's.
         self.lock = threading.RLock()
         #: Shards that may have messages in no file but the journal.
@@ -78,6 +80,10 @@ class JournalledAppends:
         self._left = LeftMessages()
         #: True once trouble with the journal was logged, until it is over.
         self._in_trouble = False
+
+    def open(self) -> None:
+        """Begin to note failures of the file system; before the first batch. OSError."""
+        self._file_syncs.open()
 
     def go_on(self, frames: LeftJournal, left: LeftMessages) -> None:
         """Write behind the frames of a process that was killed; its shards open when used.
@@ -105,7 +111,8 @@ class JournalledAppends:
     def takes(self, shards: int, size: int) -> bool:
         """True if a batch of `size` bytes over so many shards goes through the journal."""
         few = shards < self._options.journal_shards_min
-        return not few and not self._journal.failed and size <= shards * _SLICE_BYTES_MAX
+        failed = self._journal.failed or self._file_syncs.failed
+        return not few and not failed and size <= shards * _SLICE_BYTES_MAX
 
     def append(
         self,
@@ -257,12 +264,15 @@ class JournalledAppends:
                 log.warning("%s; the shards write and sync their own files", error)
                 with self.lock:
                     self._try_to_settle()
-        for n, (shard, mine) in enumerate(zip(shards, taken.tolist(), strict=True)):
-            if not (durable and mine):
-                shard.sync_data()
-            else:
-                shard.sync_before_journal()
+        in_journal = taken if durable else np.zeros(len(shards), bool)
+        for n in np.flatnonzero(~in_journal).tolist():
+            shards[n].sync_data()
             reached[n] = SYNCED
+        mine = [shards[n] for n in np.flatnonzero(in_journal).tolist()]
+        unsynced = [shard for shard in mine if not shard.is_synced_before_journal()]
+        if unsynced:
+            self._file_syncs.sync(unsynced, lambda shard: shard.sync_before_journal())
+        reached[in_journal] = SYNCED
 
     def _sync_journal(self) -> int:
         end = self._base + self._journal.size
@@ -354,9 +364,11 @@ class JournalledAppends:
         """
         self._left.open_all()
         self._deliver()
-        for shard in list(self._dirty):
-            if self._promised and not shard.is_over():
-                shard.sync_written()
+        shards = list(self._dirty)  # another thread may open one that was left, and add it
+        if self._promised:
+            there = [shard for shard in shards if not shard.is_over()]
+            self._file_syncs.sync(there, lambda shard: shard.sync_written())
+        for shard in shards:
             del self._dirty[shard]
         self._base += self._journal.size
         self._commits.reach_without(self._base)
@@ -389,6 +401,9 @@ class JournalledAppends:
 
         It is also kept if a shard lacks something: the next opening gives it to the shard.
         """
+        self._file_syncs.close()
+        # Else what the file system could not write may be in no file.
+        keep = keep or (self._file_syncs.failed and self._journal.size > 0)
         lacking = any(shard.failed or shard.has_unwritten() for shard in self._dirty)
         if keep or self._left or lacking:
             self._journal.close()

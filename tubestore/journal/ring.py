@@ -33,9 +33,10 @@ from time import monotonic
 from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem
+from tubestore.core.vfs import Vfs, VfsFile
 from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
 from tubestore.journal.early_writes import EarlyWrites
+from tubestore.journal.file_syncs import FileSyncs
 from tubestore.journal.ring_frames import (
     HEAD_SIZE,
     SEGMENT_BYTES_MIN,
@@ -57,8 +58,6 @@ _SEGMENT_BYTES_MAX = 8 << 20
 _TEMPORARY = "ring.tmp"
 #: The ring has at least so many segments.
 _SEGMENTS_MIN = 4
-#: So many shards are synced file by file, more with one call for the file system.
-_SYNCED_EACH_MAX = 8
 #: In so many steps a segment gets its frames, but none is shorter than that many bytes.
 _STEPS = 48
 _STEP_BYTES_MIN = 4 << 10
@@ -132,8 +131,8 @@ class Ring:
         #: The number in the name of the first segment.
         self._first_slot = 0
         self._maps = vfs.can_map(root)
-        #: Reports what the system fails to write; open while there are segments.
-        self._file_system: VfsFileSystem | None = None
+        #: Open while there are segments.
+        self._file_syncs = FileSyncs(vfs, root)
         #: So many calls are not tried: a segment could not be made or emptied just now.
         self._refused = 0
         #: Why the ring takes no more frames, until the store is opened again.
@@ -256,8 +255,7 @@ class Ring:
         path = join(self._own, f"{RING_PREFIX}{self._first_slot + self._made}")
         if self._made == 0 and self._left_tail < 0:
             self._remove_left()  # an announced ring would count them
-        if self._file_system is None:
-            self._file_system = self._vfs.file_system(self._root)
+        self._file_syncs.open()
         try:
             file = self._whole_file(path)
             try:
@@ -344,17 +342,12 @@ class Ring:
     def _sync_files(self, shards: Iterable[RingShard]) -> None:
         """Bring the files of some shards to stable storage."""
         there = [shard for shard in shards if not shard.is_deleted()]
-        if len(there) <= _SYNCED_EACH_MAX:
-            for shard in there:
-                shard.sync_written()
-            return
-        assert self._file_system is not None
         try:
-            self._file_system.sync()
-        except OSError as error:
-            failed = StoreFailed(self._root, f"sync of the file system: {error}")
-            self._give_up(str(failed))
-            raise failed from error
+            self._file_syncs.sync(there, lambda shard: shard.sync_written())
+        except StoreFailed as error:
+            if self._file_syncs.failed:
+                self._give_up(str(error))
+            raise
 
     # -- to stable storage -------------------------------------------------------------------
 
@@ -459,7 +452,7 @@ class Ring:
 
     def keep_left(self, paths: list[str], tail: int) -> None:
         """Keep the segments of a killed process, with all frames behind `tail`; OSError."""
-        self._file_system = self._vfs.file_system(self._root)
+        self._file_syncs.open()
         self._left, self._left_tail = paths, tail
         self._first_slot = 1 + max(slot_of(path) for path in paths)
 
@@ -526,8 +519,7 @@ class Ring:
             segments.append(self.current)
         for segment in segments:
             segment.file.close()
-        if self._file_system is not None:
-            self._file_system.close()
+        self._file_syncs.close()
         if not keep and not self._stays and (segments or self._left):
             with contextlib.suppress(OSError):  # the next opening finds it all in the files
                 self._withdraw()

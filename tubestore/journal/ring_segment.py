@@ -7,9 +7,10 @@ from typing import Protocol
 
 from tubestore.core.layout import Buffer
 from tubestore.core.vfs import VfsFile, VfsMap
+from tubestore.journal.file_syncs import SyncedShard
 
 
-class RingShard(Protocol):
+class RingShard(SyncedShard, Protocol):
     """What the ring needs of a shard; `MessageStore` has it."""
 
     name: str

@@ -76,6 +76,8 @@ class DurableFiles:
         self._lock, self._changed, self._close_room = lock, changed, close_room
         #: How far the data is on stable storage.
         self.commits = GroupCommit(files.data.end)
+        #: Below this data offset a sync of the file system has covered everything.
+        self._noted_end = -1
         self._unsynced_messages = 0
         self._last_sync = clock.monotonic()
         self._last_checkpoint = self._last_sync - _CHECKPOINT_SECONDS
@@ -273,12 +275,21 @@ class DurableFiles:
             data_end, lambda: self._synced(self.files.sync_data, None), prepare=prepare
         )
 
-    def sync_data_once(self, data_end: int) -> None:
-        """Sync the data unless this process has synced everything below `data_end`.
+    def is_durable(self, data_end: int) -> bool:
+        """True if this process has synced everything below `data_end`.
 
         After an opening the page cache may hold unsynced data of an earlier process.
         """
-        if not self.files.is_durable(data_end):
+        return data_end <= self._noted_end or self.files.is_durable(data_end)
+
+    def note_synced(self, data_end: int) -> None:
+        """Record that data below an offset is on stable storage, by a sync of the file system."""
+        with self._lock:
+            self._noted_end = max(self._noted_end, min(data_end, self.visible.data_end))
+
+    def sync_data_once(self, data_end: int) -> None:
+        """Sync the data unless this process has synced everything below `data_end`."""
+        if not self.is_durable(data_end):
             self.commits.run(lambda: self._synced(self.files.sync_data, None))
 
     def sync_all(self) -> FileSnapshot:
@@ -362,6 +373,7 @@ class DurableFiles:
         """
         try:
             data_end = self._data_end_before(index_offset)
+            self._noted_end = -1
             lower_ends(self.files, index_offset, data_end)
             self.files.cut_copying(index_offset, data_end)
             self.visible = self.files.snapshot()

@@ -598,6 +598,10 @@ class MessageStore:
         with self._append_lock:
             self._changed.announce()
 
+    def is_synced_before_journal(self) -> bool:
+        """True if the data below the journalled messages is on stable storage."""
+        return self._durable.is_durable(self._buffer.journal_from)
+
     def sync_before_journal(self) -> None:
         """Sync the data below the journalled messages, unless that was done."""
         self._durable.sync_data_once(self._buffer.journal_from)
@@ -606,6 +610,15 @@ class MessageStore:
         """Write the buffers, and sync the data, including that of an earlier process."""
         self.flush()
         self._durable.sync_data_once(self._durable.visible.data_end)
+
+    def written_end(self) -> int:
+        """Return the data offset behind what is in the files."""
+        with self._append_lock:
+            return self._durable.visible.data_end
+
+    def note_synced(self, data_end: int) -> None:
+        """Record that data below an offset is on stable storage, by a sync of the file system."""
+        self._durable.note_synced(data_end)
 
     def has_unwritten(self) -> bool:
         """Return True if the files lack messages that the shard has taken."""

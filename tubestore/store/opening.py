@@ -218,8 +218,7 @@ class ShardOpener:
                     journal.go_on(frames, self.left)
                 else:
                     journal.remove_left_over()
-                if context.options.journal_size_bytes:
-                    self.journal = journal
+                self._use_journal(journal)
                 return
         given = not parts or self._give_all_shards(shard_of)
         if not given or (damages and not self._set_journal_aside(ring)):
@@ -228,7 +227,11 @@ class ShardOpener:
             return  # the journal stays
         journal.remove_left_over()
         self._remove_left_ring()
-        if context.options.journal_size_bytes:
+        self._use_journal(journal)
+
+    def _use_journal(self, journal: JournalledAppends) -> None:
+        if self.context.options.journal_size_bytes:
+            journal.open()
             self.journal = journal
 
     def _remove_left_ring(self) -> None:

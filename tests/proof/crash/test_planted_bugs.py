@@ -22,6 +22,7 @@ from tests.proof.explorer.explore import Broken, Explorer, Subject
 from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
 from tubestore.journal import redo
+from tubestore.journal.file_syncs import FileSyncs
 from tubestore.reading.view import ShardView
 from tubestore.record import records
 from tubestore.record.layouts import DATA_HEADER
@@ -88,6 +89,14 @@ def test_a_skipped_fsync_of_a_shard_is_found() -> None:
 
 def test_a_skipped_fsync_of_the_journal_is_found() -> None:
     states_until_found(Subject("engine", LyingJournalRun, engine.check_state), "lost")
+
+
+def test_a_journal_that_is_emptied_into_unsynced_files_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "RINGS", 0.0)
+    monkeypatch.setattr(FileSyncs, "_sync_file_system", lambda self: 0)
+    states_until_found(ENGINE, "lost")
 
 
 def test_a_journal_that_is_not_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

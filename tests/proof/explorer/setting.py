@@ -45,12 +45,14 @@ def quick_and_quiet() -> Iterator[None]:
 
     Every store that is made has the same identity, so that states compare. Frames of a ring are
     taken in columns and one by one, and get room in steps: its segments are too small for both.
+    Two shards are synced by one call for the file system: a run has only a few.
     """
     finders = [_NotInstalled(), *sys.meta_path]
     with (
         mock.patch.object(sys, "meta_path", finders),
         mock.patch("tubestore.store.directory.uuid", SimpleNamespace(uuid4=_identity)),
         mock.patch("tubestore.journal.ring_pieces._FEW", 1),
+        mock.patch("tubestore.journal.file_syncs._SYNCED_EACH_MAX", 1),
         mock.patch("tubestore.journal.ring._STEP_BYTES_MIN", 200),
         mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):

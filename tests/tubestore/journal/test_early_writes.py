@@ -38,6 +38,12 @@ class FakeShard:
     def sync_written(self) -> None:
         raise NotImplementedError
 
+    def written_end(self) -> int:
+        raise NotImplementedError
+
+    def note_synced(self, data_end: int) -> None:
+        raise NotImplementedError
+
     def is_deleted(self) -> bool:
         return self._deleted
 

@@ -19,9 +19,9 @@ from tests.support.engine.mixed import (
 )
 from tests.support.tube import quarantined
 from tubestore.clock import ManualClock
-from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
+from tubestore.errors import BatchError, DiskFull, StoreFailed, TubeStoreError
 from tubestore.offline.check import check
-from tubestore.store.manager import engine_of
+from tubestore.store.manager import MessageStoreManager, engine_of
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
@@ -176,6 +176,76 @@ def test_what_an_earlier_process_left_unsynced_is_covered_too(memory_vfs: Memory
         assert counting.calls["sync"] - before == 2  # the journal, and the file below it
         again.append_batch(mixed(48), durability="fsync")
         assert counting.calls["sync"] - before == 3
+
+
+def full_journal(vfs: FaultyVfs, **settings: Any) -> MessageStoreManager:
+    """Return a store with a journal that the next batch has to empty, promised at `fsync`."""
+    store = open_store(vfs, journal_size_bytes=2000, **settings)
+    store.append_batch(mixed(0), durability="fsync")
+    return store
+
+
+def test_the_files_of_many_shards_are_synced_with_one_call(memory_vfs: MemoryVfs) -> None:
+    """A file each took seconds for a thousand topics, and the batch waits for it."""
+    counting = FaultyVfs(memory_vfs)
+    with full_journal(counting) as store:
+        before = counting.calls.copy()
+        for first in (24, 48):
+            store.append_batch(mixed(first), durability="fsync")
+        asked = counting.calls - before
+        assert asked["sync_file_system"] == 2  # before each of the two generations
+        assert asked["sync"] == 2 + 2  # frames, and where each generation begins
+
+
+def test_files_below_the_first_frames_are_synced_with_one_call(memory_vfs: MemoryVfs) -> None:
+    counting = FaultyVfs(memory_vfs)
+    with open_store(counting) as store:
+        store.append_batch(mixed(0), durability="page_cache")
+        store.flush()
+        for name in TOPICS:  # the next frame begins behind these
+            store[name].append(b"%d" % (24 + TOPICS.index(name)), partition=0)
+        store.flush()
+        before = counting.calls.copy()
+        for first in (36, 60):
+            store.append_batch(mixed(first), durability="fsync")
+        asked = counting.calls - before
+        assert (asked["sync_file_system"], asked["sync"]) == (1, 2)
+
+
+def test_after_a_failed_sync_of_the_file_system_the_journal_stays(memory_vfs: MemoryVfs) -> None:
+    """What the system dropped is not known: the next opening compares with the journal."""
+    faulty = FaultyVfs(memory_vfs)
+    store = full_journal(faulty)
+    faulty.fail("sync_file_system", error=errno.EIO)
+    for first in (24, 48):
+        store.append_batch(mixed(first), durability="fsync")
+    journal = engine_of(store).opener.journal
+    assert journal is not None
+    assert not journal.takes(100, 100)
+    store.close()
+    assert memory_vfs.exists(JOURNAL)
+    with open_store(memory_vfs) as again:
+        assert bodies(again) == list(range(72))
+        assert again.problems == []
+    assert not memory_vfs.exists(JOURNAL)
+
+
+def test_a_batch_is_not_safe_if_the_files_below_it_cannot_be_synced(
+    memory_vfs: MemoryVfs,
+) -> None:
+    faulty = FaultyVfs(memory_vfs)
+    with open_store(faulty) as store:
+        store.append_batch(mixed(0))
+        store.flush()
+        for name in TOPICS:
+            store[name].append(b"%d" % (24 + TOPICS.index(name)), partition=0)
+        store.flush()
+        faulty.fail("sync_file_system", error=errno.EIO)
+        with pytest.raises(BatchError) as caught:
+            store.append_batch(mixed(36), durability="fsync")
+        assert {ack.durability for ack in caught.value.acks if ack} == {"page_cache"}
+        store.append_batch(mixed(60), durability="fsync")  # the shards sync their own files
+        assert bodies(store) == list(range(84))
 
 
 def test_the_journal_is_emptied_at_its_size(memory_vfs: MemoryVfs) -> None:

@@ -181,6 +181,30 @@ def test_data_of_an_earlier_process_is_synced_once(faulty: FaultyVfs) -> None:
     assert faulty.calls["sync"] == before + 1
 
 
+def test_what_a_sync_of_the_file_system_covered_is_not_synced_again(faulty: FaultyVfs) -> None:
+    opened = Opened(faulty)
+    durable = opened.durable
+    opened.write()
+    end = durable.visible.data_end
+    durable.note_synced(end + 1000)  # no more than there is
+    before = faulty.calls["sync"]
+    durable.sync_data_once(end)
+    assert faulty.calls["sync"] == before
+    opened.write()
+    durable.sync_data_once(durable.visible.data_end)
+    assert faulty.calls["sync"] == before + 1
+
+
+def test_a_cut_takes_back_what_a_sync_of_the_file_system_covered(faulty: FaultyVfs) -> None:
+    opened = Opened(faulty)
+    durable = opened.durable
+    opened.write(4)
+    durable.note_synced(durable.visible.data_end)
+    durable.cut(56)
+    opened.write(2)
+    assert not durable.is_durable(durable.visible.data_end)
+
+
 def test_a_cut_takes_back_what_was_safe(faulty: FaultyVfs) -> None:
     opened = Opened(faulty)
     durable = opened.durable
