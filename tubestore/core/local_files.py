@@ -23,6 +23,7 @@ import resource
 import select
 import struct
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -48,6 +49,10 @@ _WRITE_BYTES = 256 << 10
 _READ_BYTES = 64 << 10
 #: File systems where a map of an allocated file never meets a full disk or moves its blocks.
 _MAPPED_TYPES = ("ext4", "xfs", "tmpfs")
+#: File systems where each change of names dates the directory, by this machine's clock and at once.
+_DATED_TYPES = (*_MAPPED_TYPES, "btrfs", "ext3", "f2fs", "overlay")
+#: Longer than a tick of any of their clocks.
+_SETTLED_NS = 1_000_000_000
 _DARWIN = platform.system() == "Darwin"
 _DESCRIPTOR_PATH = "/dev/fd/{}" if _DARWIN else "/proc/self/fd/{}"
 
@@ -464,6 +469,8 @@ class OsVfs:
         self._descriptors_most = max(self._descriptors_max, most)
         #: Files that the pool has taken in, again or for the first time.
         self._admitted = 0
+        #: By device: whether its directories are dated.
+        self._is_dated: dict[int, bool] = {}
         self._lock = threading.Lock()
         #: Weak: a file that is no longer used, a removed one above all, gives its descriptor back.
         self._pool: deque[weakref.ref[OsFile]] = deque()
@@ -526,6 +533,30 @@ class OsVfs:
                 except FileNotFoundError:
                     continue  # removed since it was listed
                 yield entry.name, False, size
+
+    def settled_names(self, directory: str) -> tuple[int, int] | None:
+        """Return the directory's number and the time of its last change, if that was a while ago.
+
+        Two changes in one tick of the file system's clock have the same time.
+        """
+        try:
+            status = os.stat(directory)
+        except OSError:
+            return None
+        if time.time_ns() - status.st_ctime_ns < _SETTLED_NS:
+            return None
+        known = self._is_dated.get(status.st_dev)
+        if known is None:
+            known = _file_system_type(directory) in _DATED_TYPES
+            self._is_dated[status.st_dev] = known
+        return (status.st_ino, status.st_ctime_ns) if known else None
+
+    def size_of(self, path: str) -> int | None:
+        """Bytes in a file now; None if it is missing."""
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def exists(self, path: str) -> bool:
         """True if a file or directory is there."""

@@ -11,7 +11,7 @@ Always true:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol, runtime_checkable
 
 from tubestore.core.layout import Buffer
@@ -164,6 +164,15 @@ class Vfs(Protocol):
 
     def entries(self, directory: str) -> list[tuple[str, bool, int]]:
         """List (name, is a directory, size) of a directory, sorted; empty if it is missing."""
+
+    def settled_names(self, directory: str) -> Hashable | None:
+        """Return a value that changes with the names in a directory; None if they must be listed.
+
+        Ask before listing it: then that listing is good for as long as the value is the same.
+        """
+
+    def size_of(self, path: str) -> int | None:
+        """Bytes in a file now; None if it is missing."""
 
     def exists(self, path: str) -> bool:
         """True if a file or directory is there."""

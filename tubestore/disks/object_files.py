@@ -184,6 +184,9 @@ class ObjectVfs:
             (info.base_name, info.type == FileType.Directory, info.size or 0) for info in infos
         )
 
+    def settled_names(self, directory: str) -> None:
+        """Return None: an object storage has no directories that could be dated."""
+
     def exists(self, path: str) -> bool:
         """True if an object has this name, or one below it."""
         from pyarrow.fs import FileType

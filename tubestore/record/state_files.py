@@ -165,8 +165,9 @@ def bounds_of(row: Any) -> Bounds | None:
     """Return the bounds in a row of `shards.log`; None if it has none."""
     if not isinstance(row, list | tuple) or len(row) != len(Bounds._fields):
         return None
-    right = all(type(number) is int and -1 <= number < _NUMBER_MAX for number in row)
-    return Bounds(*row) if right else None
+    if set(map(type, row)) != {int} or min(row) < -1 or max(row) >= _NUMBER_MAX:
+        return None
+    return Bounds(*row)
 
 
 def read_topics(read: Callable[[str], bytes]) -> SavedTopics:

@@ -7,14 +7,12 @@ and writes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from os.path import basename
 from typing import Any, NamedTuple
 
 from tubestore.core.paths import OWN_DIRECTORY, join
-from tubestore.core.trees import list_by_start
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import disk_of
 from tubestore.errors import CorruptRecord, NotAStore
@@ -32,6 +30,10 @@ from tubestore.segments.segment_list import without_merged
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import staging_directory
 
+#: Topic and store id of a shard.
+Key = tuple[str, int]
+#: What a directory has of a name: the name, whether it is a directory, bytes.
+Row = tuple[str, bool, int]
 #: How often a store is listed until no job was recorded or finished meanwhile.
 _LISTINGS = 5
 
@@ -98,41 +100,51 @@ def find_shards(
     store_id: int | None = None,
     with_pending: bool = False,
     wanted: Callable[[str, int], bool] = lambda _topic, _store_id: True,
+    before: KnownShards | None = None,
 ) -> list[ShardFiles]:
     """List the shards of a store by topic and store id, or those asked for.
 
     A job that is half published is left out; `with_pending` lists it as it will be when it
-    is finished. NotAStore if the directory is missing, or certainly is something else.
+    is finished. `before` has the last listing, and gets this one. NotAStore if the directory is
+    missing, or certainly is something else.
     """
 
     def asked(key: tuple[str, int]) -> bool:
         return topic in (None, key[0]) and store_id in (None, key[1]) and wanted(*key)
 
     vfs = vfs or disk_of(root)
-    check_root(root, vfs)
     shards: list[ShardFiles] = []
     for _ in range(_LISTINGS):
         job = _Job(vfs, root)
-        keys = set(job.added) if with_pending else set()
-        for name, is_directory, _ in vfs.entries(root):
-            key = parse_store_key(name) if is_directory else None
-            if key and asked(key) and is_shard(vfs, join(root, name)):
-                keys.add(key)
-        chosen = filter(asked, sorted(keys))
-        shards = [_list_shard(vfs, root, *key, job, with_pending=with_pending) for key in chosen]
+        there = _keys_in(vfs, root) if before is None else before.keys(vfs, root)
+        keys = set(filter(asked, there))
+        staged = set(filter(asked, job.added)) if with_pending else set()
+        keys |= staged
+        shards = []
+        for key in sorted(keys):
+            directory = join(root, store_key(*key))
+            if before is None:
+                listed = _listed(vfs, directory, key)
+            else:
+                listed = before.listed(vfs, directory, key)
+            if listed.is_shard or key in staged:
+                shards.append(_beside_job(listed.files, job, with_pending=with_pending))
+        if before is not None:
+            before.keep(keys)
         if job.is_still_so():
             break
     return shards
 
 
-def check_root(root: str, vfs: Vfs) -> None:
-    """Raise NotAStore, with a hint where to go, if `root` cannot be a store's directory."""
+def check_root(root: str, vfs: Vfs) -> list[Row]:
+    """Return what is in a root; NotAStore, with a hint where to go, if it cannot be a store's."""
     if not vfs.exists(root):
         raise NotAStore(root, "no such directory")
     try:
-        names = {name: is_directory for name, is_directory, _ in vfs.entries(root)}
+        rows = vfs.entries(root)
     except NotADirectoryError:
         raise NotAStore(root, "this is a file; a store is a directory") from None
+    names = {name: is_directory for name, is_directory, _ in rows}
     if names.get(COMMIT_LOG_DIRECTORY):  # it has an `index`, too
         where = f"; its shards are in {join(root, 'tube')}" if names.get("tube") else ""
         raise NotAStore(root, f"this is a RocketMQ store: use rocketcompat{where}")
@@ -141,6 +153,7 @@ def check_root(root: str, vfs: Vfs) -> None:
     shards = any(d and parse_store_key(name) for name, d in names.items())
     if names and not shards and OWN_DIRECTORY not in names:
         raise NotAStore(root, "there is no store in this directory")
+    return rows
 
 
 def is_shard(vfs: Vfs, path: str) -> bool:
@@ -150,9 +163,7 @@ def is_shard(vfs: Vfs, path: str) -> bool:
     """
     if vfs.exists(join(path, INDEX_DIRECTORY)):  # mostly; a listing costs more
         return True
-    return any(
-        name.endswith(DATA_SUFFIX) or name == OWN_DIRECTORY for name, _, _ in vfs.entries(path)
-    )
+    return _is_of_shard(vfs.entries(path))
 
 
 def lost_state(vfs: Vfs, root: str) -> CorruptRecord | None:
@@ -179,33 +190,127 @@ def list_shard(
     vfs: Vfs, root: str, topic: str, store_id: int, *, with_pending: bool = False
 ) -> ShardFiles:
     """List one shard's segments; `with_pending` as in `find_shards`."""
-    return _list_shard(vfs, root, topic, store_id, _Job(vfs, root), with_pending=with_pending)
+    job = _Job(vfs, root)  # before the files
+    shard = list_files(vfs, join(root, store_key(topic, store_id)))
+    return _beside_job(shard, job, with_pending=with_pending)
 
 
 def list_files(vfs: Vfs, directory: str) -> ShardFiles:
     """List the segments in one directory as they lie, whatever jobs are unfinished."""
-    # The index first: a writer writes an entry after its record, so what the entries of this
-    # listing point to is in the listing of the data, also beside a writer.
-    index, strays = _list(vfs, join(directory, INDEX_DIRECTORY), INDEX_SUFFIX)
-    data, more = _list(vfs, directory, DATA_SUFFIX)
-    topic, store_id = parse_store_key(basename(directory)) or ("", 0)
-    return ShardFiles(topic, store_id, directory, index, data, strays + more)
+    return _listed(vfs, directory, parse_store_key(basename(directory)) or ("", 0)).files
 
 
-def _list_shard(
-    vfs: Vfs, root: str, topic: str, store_id: int, job: _Job, *, with_pending: bool
-) -> ShardFiles:
-    directory = join(root, store_key(topic, store_id))
-    shard = list_files(vfs, directory)
-    index, data = shard.index, shard.data
-    key = (topic, store_id)
-    if with_pending:
-        staged_index, staged_data = job.added.get(key, ((), ()))
+def _beside_job(shard: ShardFiles, job: _Job, *, with_pending: bool) -> ShardFiles:
+    """Return a shard without what a job that is half published has of it, or with all of that."""
+    key, index, data = (shard.topic, shard.store_id), shard.index, shard.data
+    if with_pending and key in job.added:
+        staged_index, staged_data = job.added[key]
         index, data = _with_staged(index, staged_index), _with_staged(data, staged_data)
-    elif key in job.limits:
+    elif not with_pending and key in job.limits:
         index_end, data_end = job.limits[key]
         index, data = files_before(index, index_end), files_before(data, data_end)
-    return replace(shard, topic=topic, store_id=store_id, index=index, data=data)
+    else:
+        return shard
+    return replace(shard, index=index, data=data)
+
+
+class _Listed(NamedTuple):
+    """A directory with a shard's name, as it was listed."""
+
+    is_shard: bool
+    files: ShardFiles
+    #: `Vfs.settled_names` of its index and of itself.
+    index_names: Hashable | None = None
+    names: Hashable | None = None
+
+    def again(self, vfs: Vfs) -> _Listed | None:
+        """Look up how long the live files are now; None if the names in here must be listed."""
+        shard = self.files
+        if self.index_names is None or self.names is None:
+            return None
+        # As at a listing, the index before the data.
+        if vfs.settled_names(join(shard.directory, INDEX_DIRECTORY)) != self.index_names:
+            return None
+        index_size = vfs.size_of(shard.index[-1].path) if shard.index else 0
+        if vfs.settled_names(shard.directory) != self.names:
+            return None
+        data_size = vfs.size_of(shard.data[-1].path) if shard.data else 0
+        if index_size is None or data_size is None:
+            return None
+        index, data = _grown(shard.index, index_size), _grown(shard.data, data_size)
+        if index is shard.index and data is shard.data:
+            return self
+        return self._replace(files=replace(shard, index=index, data=data))
+
+
+class KnownShards:
+    """The shards of a store at its last listing, so that the next one costs some look-ups each.
+
+    Only the last file of a stream grows. So where no name has changed, its length is all that is
+    looked up; and a shard that is as it was comes out as the same object. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[Key, _Listed] = {}
+        self._keys: list[Key] = []
+        #: `Vfs.settled_names` of the root.
+        self._names: Hashable | None = None
+
+    def keys(self, vfs: Vfs, root: str) -> list[Key]:
+        """Return which directories of a root have a shard's name; NotAStore as `check_root`."""
+        names = vfs.settled_names(root)
+        if names is None or names != self._names:
+            self._keys, self._names = _keys_in(vfs, root), names
+        return self._keys
+
+    def listed(self, vfs: Vfs, directory: str, key: Key) -> _Listed:
+        """List the files in the directory of a shard."""
+        before = self._shards.get(key)
+        now = before and before.again(vfs)
+        if now is None:
+            # Names before files: what comes in between is a change.
+            index_names = vfs.settled_names(join(directory, INDEX_DIRECTORY))
+            names = vfs.settled_names(directory)
+            now = _listed(vfs, directory, key)._replace(index_names=index_names, names=names)
+        if now is not before:
+            self._shards[key] = now
+        return now
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forget other shards than these."""
+        if len(keys) < len(self._shards):
+            self._shards = {key: self._shards[key] for key in keys}
+
+
+def _keys_in(vfs: Vfs, root: str) -> list[Key]:
+    found = (
+        parse_store_key(name) for name, is_directory, _ in check_root(root, vfs) if is_directory
+    )
+    return [key for key in found if key is not None]
+
+
+def _listed(vfs: Vfs, directory: str, key: Key) -> _Listed:
+    # The index first: a writer writes an entry after its record, so what the entries of this
+    # listing point to is in the listing of the data, also beside a writer.
+    index_directory = join(directory, INDEX_DIRECTORY)
+    index, strays = _segments(vfs, index_directory, vfs.entries(index_directory), INDEX_SUFFIX)
+    rows = vfs.entries(directory)
+    data, more = _segments(vfs, directory, rows, DATA_SUFFIX)
+    return _Listed(_is_of_shard(rows), ShardFiles(*key, directory, index, data, strays + more))
+
+
+def _is_of_shard(rows: Iterable[Row]) -> bool:
+    return any(
+        name in (INDEX_DIRECTORY, OWN_DIRECTORY) or name.endswith(DATA_SUFFIX)
+        for name, _, _ in rows
+    )
+
+
+def _grown(files: tuple[StoredFile, ...], size: int) -> tuple[StoredFile, ...]:
+    """Return files of which the last one has so many bytes now."""
+    if not files or files[-1].size == size:
+        return files
+    return (*files[:-1], files[-1]._replace(size=size))
 
 
 class _Job:
@@ -269,17 +374,23 @@ def files_before(files: tuple[StoredFile, ...], end: int) -> tuple[StoredFile, .
     return tuple(file for file in kept if file.size >= 0)
 
 
-def _list(
-    vfs: Vfs, directory: str, suffix: str
+def _segments(
+    vfs: Vfs, directory: str, rows: Iterable[Row], suffix: str
 ) -> tuple[tuple[StoredFile, ...], tuple[tuple[str, int], ...]]:
-    found = list_by_start(vfs, directory, partial(parse_segment_name, suffix=suffix))
-    strays = [
-        (path, size)
-        for path, is_directory, size in found.others
-        if path.endswith(suffix) and not is_directory
-    ]
-    files, _ = without_merged(vfs, found.files)
-    return tuple(StoredFile(path, start, size) for start, path, size in files), tuple(strays)
+    """Return the segments in a directory by their starts, and files with no number for a name."""
+    found: list[tuple[int, str, int]] = []
+    strays: list[tuple[str, int]] = []
+    for name, is_directory, size in rows:
+        if is_directory or not name.endswith(suffix):
+            continue
+        start, path = parse_segment_name(name, suffix), join(directory, name)
+        if start is None:
+            strays.append((path, size))
+        else:
+            found.append((start, path, size))
+    if len(found) > 1:
+        found, _ = without_merged(vfs, sorted(found))
+    return tuple(StoredFile(path, start, size) for start, path, size in found), tuple(strays)
 
 
 def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:

@@ -32,10 +32,11 @@ import numpy as np
 from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.errors import DataLoss, NotAStore
 from tubestore.journal.root_journal import JournalPart
+from tubestore.offline.own_files import read_bounds
 from tubestore.record.layouts import INDEX_ENTRY
 from tubestore.record.names import store_key
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.segments.listing import ShardFiles
+from tubestore.segments.listing import KnownShards, ShardFiles
 from tubestore.spark.holding import StreamLease
 from tubestore.spark.kit.options import LATEST, ReadOptions
 from tubestore.spark.planning import (
@@ -161,6 +162,7 @@ class MicroBatches:
         skip = None if options.fail_on_data_loss else note
         self._journal = journal_of(self._vfs, options.path, skip)
         self._seen: dict[str, ShardNow] = {}
+        self._listed = KnownShards()
         self._target: Mapping[str, int] | None = None
         #: Where the batch that was cut last ends.
         self._last: Mapping[str, int] = {}
@@ -178,8 +180,11 @@ class MicroBatches:
         found, root = {}, self.options.path
         horizon = Horizon(self._vfs, root)
         self._journal.refresh()
-        shards = choose_shards(self._vfs, self.options, self._journal, known, self._seen)
+        shards = choose_shards(
+            self._vfs, self.options, self._journal, known, self._seen, self._listed
+        )
         hidden_parts = horizon.of_all()
+        recorded = {} if self._seen else read_bounds(self._vfs, root)
         for listed in shards:
             key = store_key(listed.topic, listed.store_id)
             before, parts = self._seen.get(key), self._journal.of(key)
@@ -191,7 +196,8 @@ class MicroBatches:
             shard = with_journal(self._vfs, root, listed, parts)
             index = ShardIndex(self._vfs, shard)
             try:
-                found[key] = ShardNow(shard, *index.bounds(hidden_parts), hidden, listed, parts)
+                bounds = index.bounds(hidden_parts, recorded.get(key))
+                found[key] = ShardNow(shard, *bounds, hidden, listed, parts)
             finally:
                 index.close()
         self._seen = found

@@ -49,13 +49,14 @@ from tubestore.errors import (
 )
 from tubestore.journal.journal_overlay import JournalOverlay, behind
 from tubestore.journal.root_journal import JournalPart
-from tubestore.offline.own_files import missing_shards
+from tubestore.offline.own_files import missing_shards, read_bounds
 from tubestore.options import PARTITIONS_PER_STORE, TopicOptions
-from tubestore.record.layouts import INDEX_ENTRY
+from tubestore.record.layouts import INDEX_ENTRY, RECORD_SIZE_MAX
 from tubestore.record.names import JOURNAL_FILE, parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE, entries_in, whole_entries
-from tubestore.record.state_files import parse_identity
+from tubestore.record.state_files import Bounds, parse_identity
 from tubestore.segments.listing import (
+    KnownShards,
     ShardFiles,
     StoredFile,
     files_before,
@@ -64,7 +65,7 @@ from tubestore.segments.listing import (
 )
 from tubestore.segments.lost_files import missing_directory
 from tubestore.spark.kit.options import EARLIEST, LATEST, Offsets, ReadOptions
-from tubestore.spark.kit.pushdown import Bound
+from tubestore.spark.kit.pushdown import ALL, Bound
 from tubestore.staging.commit_records import HiddenParts, Horizon
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.topics import saved_settings
@@ -167,37 +168,58 @@ class ShardIndex:
         self.data_end = shard.data[-1].end if shard.data else 0
         self._open: tuple[str, Any] | None = None
         #: What was read last at two places, mostly the end and the begin: of which file, from
-        #: which row on. Of a small shard it is all.
-        self._kept: deque[tuple[str, int, np.ndarray[Any, Any]]] = deque(maxlen=2)
+        #: which byte on. Of a small shard it is all.
+        self._kept: deque[tuple[str, int, bytes]] = deque(maxlen=2)
+
+    def _bytes(self, file: StoredFile, first: int, count: int) -> bytes:
+        """Return the bytes of some entries of an index file; fewer at its end."""
+        start, size = first * ENTRY_SIZE, count * ENTRY_SIZE
+        if file.content:
+            return file.content[start : start + size]
+        for path, begin, data in self._kept:
+            if path == file.path and begin <= start and start + size <= begin + len(data):
+                return data[start - begin : start - begin + size]
+        if self._open is None or self._open[0] != file.path:
+            self._open = (file.path, self._vfs.open(file.path, writable=False))
+        found: bytes = self._open[1].pread(size, start)
+        self._kept.append((file.path, start, found))
+        return found
 
     def read(self, file: StoredFile, first: int, count: int) -> np.ndarray[Any, Any]:
         """Return some entries of an index file by their place in it."""
-        if file.content:
-            return entries_in(file.content[first * ENTRY_SIZE : (first + count) * ENTRY_SIZE])
-        if self._open is None or self._open[0] != file.path:
-            self._open = (file.path, self._vfs.open(file.path, writable=False))
-        for path, begin, entries in self._kept:
-            if path == file.path and begin <= first and first + count <= begin + len(entries):
-                return entries[first - begin : first - begin + count]
-        found = entries_in(self._open[1].pread(count * ENTRY_SIZE, first * ENTRY_SIZE))
-        self._kept.append((file.path, first, found))
-        return found
+        return entries_in(self._bytes(file, first, count))
+
+    def place(self, file: StoredFile, row: int) -> tuple[int, int]:
+        """Return where one entry's record begins, and its bytes; the end if the entry is gone."""
+        data = self._bytes(file, row, 1)
+        return _place(data) if len(data) == ENTRY_SIZE else (self.data_end, 0)
 
     def data_offset(self, file: StoredFile, row: int) -> int:
-        """Return the place of one entry's record; the end if it is gone."""
-        entries = self.read(file, row, 1)
-        return int(entries["data_offset"][0]) if len(entries) else self.data_end
+        """Return where one entry's record begins; the end if the entry is gone."""
+        return self.place(file, row)[0]
 
-    def bounds(self, hidden: HiddenParts) -> tuple[int, int]:
+    def bounds(self, hidden: HiddenParts, recorded: Bounds | None = None) -> tuple[int, int]:
         """Return the offsets [first, end) of what is kept, whole, and of finished jobs.
 
-        The horizon of `hidden` was made before the files were listed.
+        The horizon of `hidden` was made before the files were listed. `recorded` is what the store
+        recorded of the shard: no entry is read where the files are as they were synced.
         """
-        first, end = self._kept_and_whole()
+        first, end = self._synced(recorded) or self._kept_and_whole()
         limits = hidden.limits(self.shard.topic, self.shard.store_id)
         if limits is not None:
             end = min(end, limits[0])
         return min(first, end), end
+
+    def _synced(self, recorded: Bounds | None) -> tuple[int, int] | None:
+        """Return the bounds of files that begin at 0 and end where they were synced; else None.
+
+        Then nothing was removed, and every entry has its data.
+        """
+        index = self.shard.index
+        if recorded is None or not index or index[0].start or self.data_start:
+            return None
+        is_synced = (index[-1].end, self.data_end) == (recorded.index_end, recorded.data_end)
+        return (0, recorded.index_end) if is_synced else None
 
     def _kept_and_whole(self) -> tuple[int, int]:
         end, _ = self.whole_end()
@@ -212,7 +234,10 @@ class ShardIndex:
         last = filled[-1]
         rows = last.size // ENTRY_SIZE
         count = min(_NEAR_ENTRIES, rows)
-        entries = self.read(last, rows - count, count)
+        data = self._bytes(last, rows - count, count)
+        if len(data) == count * ENTRY_SIZE and self._is_whole(data):  # mostly
+            return last.start + ENTRY_SIZE * rows, data[-ENTRY_SIZE:]
+        entries = entries_in(data)
         whole = whole_entries(entries, self.data_end)
         if not whole and count < rows:
             count = min(_TAIL_ENTRIES, rows)
@@ -221,12 +246,20 @@ class ShardIndex:
         last_entry = entries[whole - 1].tobytes() if whole else b""
         return last.start + ENTRY_SIZE * (rows - count + whole), last_entry
 
+    def _is_whole(self, entries: bytes) -> bool:
+        """True if the last of some entries has its data; then it is the last of those that do."""
+        offset, size = _place(entries, len(entries) - ENTRY_SIZE)
+        return 0 < size <= RECORD_SIZE_MAX and offset + size <= self.data_end
+
     def _first(self, end: int) -> int:
         """Return the offset of the first entry with data; `end` without one."""
         for file in self.shard.index:
             rows, row, some = file.size // ENTRY_SIZE, 0, _NEAR_ENTRIES
             while row < rows:
-                entries = self.read(file, row, min(some, rows - row))
+                data = self._bytes(file, row, min(some, rows - row))
+                if data and sum(_place(data)) > self.data_start:  # mostly
+                    return file.start + ENTRY_SIZE * row
+                entries = entries_in(data)
                 ends = entries["data_offset"] + entries["data_size"].astype(np.int64)
                 kept = np.flatnonzero(ends > self.data_start)
                 if len(kept):
@@ -291,6 +324,8 @@ class ShardIndex:
 
     def _cuts(self, file: StoredFile, first: int, last: int, max_bytes: int) -> list[int]:
         """Return rows of an index file between which there are about `max_bytes` of data."""
+        if self.data_end - self.data_start <= max_bytes:
+            return [first, last]
         low = self.data_offset(file, first)
         size = self.data_offset(file, last - 1) - low
         cuts = [first]
@@ -309,12 +344,14 @@ class ShardIndex:
         return [*cuts, last]
 
     def _portion(self, file: StoredFile, first: int, last: int) -> Portion:
+        shard = self.shard
+        if (last - first) * ENTRY_SIZE == file.size and len(shard.index) == len(shard.data) == 1:
+            return Portion(shard, file.start, file.end, file.size + shard.data[0].size)
+        low, (high, size) = self.data_offset(file, first), self.place(file, last - 1)
         data = self._data_files(file, first, last)
-        span = self.data_offset(file, last - 1) - self.data_offset(file, first)
-        span += int(self.read(file, last - 1, 1)["data_size"].sum())
-        span = max(0, min(span, sum(f.size for f in data)))
+        span = max(0, min(high + size - low, sum(f.size for f in data)))
         return Portion(
-            replace(self.shard, index=(file,), data=data, strays=()),
+            replace(shard, index=(file,), data=data, strays=()),
             file.start + ENTRY_SIZE * first,
             file.start + ENTRY_SIZE * last,
             span + ENTRY_SIZE * (last - first),
@@ -331,6 +368,12 @@ class ShardIndex:
             return ()
         low, high = int(offsets.min()), int(offsets.max())
         return tuple(f for f in self.shard.data if f.end > low and f.start <= high)
+
+
+def _place(entries: bytes, position: int = 0) -> tuple[int, int]:
+    """Return the data offset and size of the entry at a position; for one, numpy is slow."""
+    _, offset, size, _, _ = INDEX_ENTRY.struct.unpack_from(entries, position)
+    return offset, size
 
 
 # -- what the journal has of a shard --------------------------------------------------------------
@@ -362,20 +405,22 @@ def list_shards(
     *,
     with_pending: bool = False,
     wanted: Callable[[str, int], bool] = lambda _topic, _store_id: True,
+    before: KnownShards | None = None,
 ) -> list[ShardFiles]:
     """List the shards of a store, also those that have messages in the journal and no file yet.
 
     The journal is read before the files are listed: what leaves it meanwhile is in the files.
+    `before`: as in `find_shards`.
     """
     named = journal.shards()
-    found = find_shards(root, vfs, with_pending=with_pending, wanted=wanted)
+    found = find_shards(root, vfs, with_pending=with_pending, wanted=wanted, before=before)
     known = {(shard.topic, shard.store_id) for shard in found}
     topics = saved_settings(StoreDirectory(vfs, root, "r")) if named else {}
     for name in named:
         key = parse_store_key(name)
         if key is not None and key not in known and key[0] in topics and wanted(*key):
             found.append(ShardFiles(*key, join(root, name), (), ()))
-    return sorted(found, key=lambda shard: (shard.topic, shard.store_id))
+    return sorted(found, key=lambda shard: (shard.topic, shard.store_id)) if named else found
 
 
 def with_journal(
@@ -428,7 +473,7 @@ def shard_limits(
     """
     wanted = options.partitions_of(shard.topic)
     pushed = options.pushed.of("partition")
-    if pushed != Bound():
+    if pushed is not ALL:
         base = shard.store_id * PARTITIONS_PER_STORE
         ids = range(base, base + PARTITIONS_PER_STORE) if wanted is None else wanted
         wanted = frozenset(filter(pushed.holds, ids))
@@ -486,20 +531,25 @@ def _of_topic(given: int | Offsets, topic: str) -> Mapping[int, int]:
 
 
 def _wanted_portions(
-    index: ShardIndex, hidden: HiddenParts, options: ReadOptions, max_bytes: int
+    index: ShardIndex,
+    hidden: HiddenParts,
+    recorded: Bounds | None,
+    options: ReadOptions,
+    max_bytes: int,
 ) -> Iterator[Portion]:
     """Cut what the options want of one shard."""
-    low, end = index.bounds(hidden)
+    low, end = index.bounds(hidden, recorded)
     options = with_offsets(index, low, end, options)
     limits, others = shard_limits(index.shard, low, end, options)
     if not others:
         limits = tuple(one for one in limits if one.start < one.end)
         low = min((one.start for one in limits), default=low)
         end = max((one.end for one in limits), default=low)
-    offsets = Bound(None, low, end).both(options.pushed.of("offset"))
-    low, end = offsets.low or 0, -(-(offsets.high or 0) // ENTRY_SIZE) * ENTRY_SIZE
+    if options.pushed:
+        offsets = Bound(None, low, end).both(options.pushed.of("offset"))
+        low, end = offsets.low or 0, -(-(offsets.high or 0) // ENTRY_SIZE) * ENTRY_SIZE
     for portion in index.portions(low, end, max_bytes):
-        yield replace(portion, limits=limits, others=others)
+        yield portion if others and not limits else replace(portion, limits=limits, others=others)
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -523,12 +573,13 @@ def plan(options: ReadOptions, vfs: Vfs | None = None) -> Plan:
         total = sum(f.size for s in shards for f in (*s.index, *s.data))
         max_bytes = max(1, min(max_bytes, -(-total // options.min_partitions)))
     found: list[Portion] = []
-    hidden = horizon.of_all()
+    hidden, recorded = horizon.of_all(), read_bounds(vfs, options.path)
     for shard in shards:
         check_files(shard, options, log.warning)
         index = ShardIndex(vfs, shard)
         try:
-            found += _wanted_portions(index, hidden, options, max_bytes)
+            bounds = recorded.get(store_key(shard.topic, shard.store_id))
+            found += _wanted_portions(index, hidden, bounds, options, max_bytes)
         finally:
             index.close()
     return Plan(options.path, tuple(pack(found, max_bytes)))
@@ -540,12 +591,13 @@ def choose_shards(
     journal: JournalOverlay | None = None,
     known: Container[str] = (),
     seen: Collection[str] = (),
+    before: KnownShards | None = None,
 ) -> list[ShardFiles]:
     """List the shards that the options name; UnknownTopic, InvalidOption for what is not there.
 
     NotAStore for a wanted shard without its directory, unless it is one of the `known` store
     keys, which the caller looks for itself, or `failOnDataLoss` is off. If just the shards `seen`
-    are there, names are not checked again.
+    are there, names are not checked again. `before`: as in `find_shards`.
     """
 
     def wanted(topic: str, store_id: int) -> bool:
@@ -556,14 +608,15 @@ def choose_shards(
 
     # Without a journal nothing is read of it but names: its damage is refused where rows are.
     overlay = journal or JournalOverlay(vfs, options.path)
-    found = list_shards(options.path, vfs, overlay, wanted=wanted)
+    found = list_shards(options.path, vfs, overlay, wanted=wanted, before=before)
     if seen and len(seen) == len(found) and {basename(s.directory) for s in found} == set(seen):
         return found
-    settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
-    stores = _stores_of(vfs, options.path, settings)
-    if not stores and not vfs.exists(join(options.path, OWN_DIRECTORY)):
-        raise NotAStore(options.path, "there is no store in this directory, and no shard")
-    _check_names(options, settings, stores)
+    if options.names_any or not found:
+        settings = saved_settings(StoreDirectory(vfs, options.path, "r"))
+        stores = _stores_of(vfs, options.path, settings)
+        if not stores and not vfs.exists(join(options.path, OWN_DIRECTORY)):
+            raise NotAStore(options.path, "there is no store in this directory, and no shard")
+        _check_names(options, settings, stores)
     for directory in missing_shards(vfs, options.path, found, wanted=wanted):
         if basename(directory) in known:
             continue

@@ -15,7 +15,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from tubestore.core.layout import Buffer
@@ -132,6 +132,14 @@ class FaultyVfs:
         """List a directory."""
         self.ask("entries", directory)
         return self.inner.entries(directory)
+
+    def settled_names(self, directory: str) -> Hashable | None:
+        """Return a value that changes with the names in a directory; never fails."""
+        return self.inner.settled_names(directory)
+
+    def size_of(self, path: str) -> int | None:
+        """Bytes in a file now; never fails."""
+        return self.inner.size_of(path)
 
     def exists(self, path: str) -> bool:
         """True if a file or directory is there; never fails."""

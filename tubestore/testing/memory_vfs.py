@@ -248,6 +248,23 @@ class MemoryVfs:
         inode = self._files.get(path)
         return (name, True, 0) if inode is None else (name, False, inode.size)
 
+    def settled_names(self, directory: str) -> tuple[tuple[str, int], ...] | None:
+        """Return the names, and the number of what has each."""
+        key = _key(directory)
+        with self._lock:
+            names = self._directories.get(key)
+            if names is None:
+                return None
+            inodes = (
+                (name, self._files.get(f"{key.rstrip('/')}/{name}")) for name in sorted(names)
+            )
+            return tuple((name, 0 if inode is None else inode.number) for name, inode in inodes)
+
+    def size_of(self, path: str) -> int | None:
+        """Bytes in a file now; None if it is missing."""
+        inode = self._files.get(path) or self._files.get(_key(path))
+        return None if inode is None else inode.size
+
     def exists(self, path: str) -> bool:
         """True if a file or directory is there."""
         if path in self._files:

@@ -22,14 +22,21 @@ from tests.spark.stores import (
     write_skewed,
     write_store,
 )
+from tests.support.engine.histories import ROOT, STEPS, History
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
 from tubestore.core.vfs import OsVfs
 from tubestore.errors import DataLoss, InvalidOption, NotAStore, OffsetOutOfRange, UnknownTopic
+from tubestore.offline.own_files import read_bounds
 from tubestore.record.layouts import key_code_of
+from tubestore.record.names import store_key
+from tubestore.segments.listing import find_shards
 from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.micro_batches import MicroBatches
+from tubestore.spark.planning import ShardIndex
+from tubestore.staging.commit_records import HiddenParts
 from tubestore.staging.writer import StagedWriter
 from tubestore.testing import MemoryVfs
+from tubestore.testing.memory_file import MemoryFile
 
 
 @pytest.fixture
@@ -184,14 +191,25 @@ def test_offsets_bound_their_partitions_and_no_others(root: Path) -> None:
 
 
 class NotingVfs(MemoryVfs):
-    """Notes the directories that are listed and the files that are read."""
+    """Notes the directories that are listed or looked up, and the files that are opened or read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.noted: list[str] = []
+        self.opened: list[str] = []
+        self.listed: list[str] = []
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> MemoryFile:
+        self.opened.append(path)
+        return super().open(path, create=create, writable=writable)
+
+    def settled_names(self, directory: str) -> tuple[tuple[str, int], ...] | None:
+        self.noted.append(directory)
+        return super().settled_names(directory)
 
     def entries(self, directory: str) -> list[tuple[str, bool, int]]:
         self.noted.append(directory)
+        self.listed.append(directory)
         return super().entries(directory)
 
     def read_file(self, path: str) -> bytes:
@@ -212,6 +230,49 @@ def test_one_subscribed_topic_lists_no_others_and_a_trigger_checks_no_names_agai
     assert "/s/.tubestore/topics.json" not in vfs.noted
     assert {path.split("/")[2] for path in vfs.noted if path.startswith("/s/t")} == {"t3-0"}
     batches.close()
+
+
+def test_a_trigger_lists_the_directories_whose_names_have_changed_and_no_others() -> None:
+    vfs = NotingVfs()
+    write_store("/s", {"busy": 3, "full": 3, "quiet": 3}, vfs=vfs)
+    batches = MicroBatches(ReadOptions.parse({"path": "/s"}, stream=True), vfs)
+    at = batches.latest(batches.initial())
+    write_store("/s", {"busy": 2}, vfs=vfs)  # behind the messages in its file
+    vfs.listed.clear()
+    end = batches.latest(at)
+    assert end.shards == at.shards | {"busy-0": 28 * 5}
+    assert [path for path in vfs.listed if "/.tubestore" not in path] == []
+    write_store("/s", {"full": 600}, vfs=vfs)  # more than a file takes
+    vfs.listed.clear()
+    assert batches.latest(end).shards == end.shards | {"full-0": 28 * 603}
+    assert {path for path in vfs.listed if "/.tubestore" not in path} == {
+        "/s/full-0",
+        "/s/full-0/index",
+    }
+    batches.close()
+
+
+def test_a_plan_of_what_was_synced_opens_no_file_of_a_shard() -> None:
+    vfs = NotingVfs()
+    write_store("/s", {f"t{n}": 20 for n in range(3)}, vfs=vfs)
+    vfs.opened.clear()
+    assert sum(s.rows for s in planned("/s", vfs).splits) == 60
+    assert [path for path in vfs.opened if path.startswith("/s/t")] == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), max_size=12))
+def test_bounds_by_the_stores_record_are_those_by_the_entries(steps: list[str]) -> None:
+    hidden = HiddenParts({})
+    with History() as history:
+        for step in ("batch", *steps):
+            history.step(step)
+            recorded = read_bounds(history.vfs, ROOT)
+            for shard in find_shards(ROOT, history.vfs):
+                index = ShardIndex(history.vfs, shard)
+                bounds = recorded.get(store_key(shard.topic, shard.store_id))
+                assert index.bounds(hidden, bounds) == index.bounds(hidden)
+                index.close()
 
 
 def test_times_bound_their_partitions_and_no_others(root: Path) -> None:

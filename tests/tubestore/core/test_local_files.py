@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +118,74 @@ def test_interrupt_ends_a_wait(tmp_path: Path) -> None:
     assert watch.wait(60) == set()
     timer.join()
     watch.close()
+
+
+class Moment:
+    """The machine's clock and the type of its file systems, as a test sets them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str = "ext4") -> None:
+        self.now_ns = 0
+        clock = SimpleNamespace(time_ns=lambda: self.now_ns)
+        monkeypatch.setattr("tubestore.core.local_files.time", clock)
+        monkeypatch.setattr("tubestore.core.local_files._file_system_type", lambda _: kind)
+
+    def after_change(self, directory: Path, seconds: float) -> None:
+        """Be so long after the last change of the names in a directory."""
+        self.now_ns = directory.stat().st_ctime_ns + int(seconds * 1e9)
+
+
+def test_names_are_settled_a_second_after_their_last_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vfs, moment = OsVfs(), Moment(monkeypatch)
+    for seconds in (-5, 0, 0.999):
+        moment.after_change(tmp_path, seconds)
+        assert vfs.settled_names(str(tmp_path)) is None
+    moment.after_change(tmp_path, 1)
+    found = vfs.settled_names(str(tmp_path))
+    moment.after_change(tmp_path, 100)
+    assert found is not None
+    assert vfs.settled_names(str(tmp_path)) == found
+
+
+@pytest.mark.parametrize("change", ["create", "rename", "replace", "remove", "exchange"])
+def test_settled_names_are_others_after_each_change_and_the_same_after_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    vfs, moment, home = OsVfs(), Moment(monkeypatch), tmp_path / "home"
+    home.mkdir()
+    (home / "file").write_bytes(b"first")
+    (tmp_path / "other").write_bytes(b"other")
+    moment.after_change(home, 1)
+    before = vfs.settled_names(str(home))
+    (home / "file").write_bytes(b"second")
+    assert vfs.settled_names(str(home)) == before is not None
+    tick = tmp_path / "tick"
+    tick.touch()
+    while tick.stat().st_ctime_ns <= home.stat().st_ctime_ns:  # the file system's clock goes on
+        tick.touch()
+    if change == "create":
+        (home / "new").touch()
+    elif change == "rename":
+        (home / "file").rename(home / "renamed")
+    elif change == "replace":
+        (tmp_path / "other").replace(home / "file")
+    elif change == "remove":
+        (home / "file").unlink()
+    else:
+        home.rename(tmp_path / "away")
+        home.mkdir()
+    moment.after_change(home, 1)
+    assert vfs.settled_names(str(home)) not in (before, None)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "vfat", "fuse.sshfs", ""])
+def test_names_on_a_file_system_with_times_of_another_clock_are_never_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    moment = Moment(monkeypatch, kind)
+    moment.after_change(tmp_path, 1000)
+    assert OsVfs().settled_names(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -261,3 +261,18 @@ def test_allocating_shortens_nothing_and_changes_no_byte(place: Place) -> None:
     file.pwrite(b"x" * 9_000, 0)
     file.allocate(5_000)
     assert vfs.read_file(f"{root}/a") == b"x" * 9_000
+
+
+def test_the_size_of_a_file_is_that_of_now_and_a_missing_one_has_none(place: Place) -> None:
+    vfs, root = place
+    file = vfs.open(f"{root}/a", create=True)
+    assert vfs.size_of(f"{root}/a") == 0
+    file.pwrite(b"hello", 3)
+    assert vfs.size_of(f"{root}/a") == 8
+    assert vfs.size_of(f"{root}/b") is None
+    assert vfs.size_of(f"{root}/a/b") is None
+
+
+def test_a_directory_that_is_missing_has_no_settled_names(place: Place) -> None:
+    vfs, root = place
+    assert vfs.settled_names(f"{root}/none") is None

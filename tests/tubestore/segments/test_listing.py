@@ -1,13 +1,17 @@
-"""Which directories are shards: the same for opening and for what looks at files."""
+"""Which directories are shards, and their files as they lie, also where they were listed before."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tubestore
+from tests.support.engine.half_published import half_published
+from tests.support.engine.histories import ROOT, STEPS, History
 from tubestore.errors import NotAStore
 from tubestore.offline.check import check
-from tubestore.segments.listing import find_shards
+from tubestore.segments.listing import KnownShards, find_shards
 from tubestore.testing import MemoryVfs
 
 
@@ -35,6 +39,35 @@ def test_a_directory_is_a_shard_by_what_is_in_it(
     assert found == ({"t", "other"} if is_shard else {"other"})
     with tubestore.open("/store", "r", vfs=memory_vfs) as store:
         assert set(store.topics()) == found
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from(STEPS), max_size=12), st.booleans())
+def test_a_second_listing_of_a_store_is_what_the_first_one_of_another_process_is(
+    steps: list[str], with_pending: bool
+) -> None:
+    before = KnownShards()
+    with History() as history:
+        history.step("batch")
+        for step in steps:
+            find_shards(ROOT, history.vfs, before=before, with_pending=with_pending)
+            history.step(step)
+            anew = find_shards(ROOT, history.vfs, with_pending=with_pending)
+            again = find_shards(ROOT, history.vfs, before=before, with_pending=with_pending)
+            assert again == anew
+            last = find_shards(ROOT, history.vfs, before=before, with_pending=with_pending)
+            assert [id(shard) for shard in last] == [id(shard) for shard in again]
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 5])
+def test_a_second_listing_of_a_job_that_is_half_published_is_what_the_first_one_is(
+    renames: int,
+) -> None:
+    vfs, before = half_published(renames), KnownShards()
+    for with_pending in (False, True, False):
+        for _ in range(2):
+            found = find_shards(ROOT, vfs, before=before, with_pending=with_pending)
+            assert found == find_shards(ROOT, vfs, with_pending=with_pending)
 
 
 def without_state(vfs: MemoryVfs) -> str:

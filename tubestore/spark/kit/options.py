@@ -499,6 +499,17 @@ class ReadOptions(SharedOptions):
         """Return the topics that were named, all of which have to be there."""
         return tuple(self.assigned) if self.assigned is not None else self.topics or ()
 
+    @property
+    def names_any(self) -> bool:
+        """True if an option names topics or partitions, which have to be there."""
+        places = (self.starting, self.ending, self.starting_times, self.ending_times)
+        return bool(
+            self.named_topics()
+            or self.topic_pattern is not None
+            or self.partitions is not None
+            or any(isinstance(given, Mapping) and given for given in places)
+        )
+
     def partitions_of(self, topic: str) -> frozenset[int] | None:
         """Return the partition ids of a topic that are read, None for all."""
         if self.assigned is not None:

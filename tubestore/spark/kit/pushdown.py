@@ -75,6 +75,10 @@ class Bound:
         return " and ".join(found)
 
 
+#: The bound of a column without one.
+ALL = Bound()
+
+
 @dataclass(frozen=True, slots=True)
 class Pushed:
     """What was pushed down: a bound for each column of the store that has one."""
@@ -83,7 +87,7 @@ class Pushed:
 
     def of(self, column: str) -> Bound:
         """Return the bound of a column; all values without one."""
-        return self.bounds.get(column, Bound())
+        return self.bounds.get(column, ALL)
 
     def __bool__(self) -> bool:
         return bool(self.bounds)
