@@ -39,6 +39,10 @@ class JournalledShard(SyncedShard, Protocol):
         """The shard's number among the pending batches; -1 before the first one."""
 
     @property
+    def journal_from(self) -> int:
+        """Data offset of the first journalled message; -1 if there was none."""
+
+    @property
     def failed(self) -> bool:
         """Permanently failed: the files may lack acknowledged messages."""
 

@@ -268,11 +268,20 @@ class JournalledAppends:
         for n in np.flatnonzero(~in_journal).tolist():
             shards[n].sync_data()
             reached[n] = SYNCED
-        mine = [shards[n] for n in np.flatnonzero(in_journal).tolist()]
-        unsynced = [shard for shard in mine if not shard.is_synced_before_journal()]
-        if unsynced:
-            self._file_syncs.sync(unsynced, lambda shard: shard.sync_before_journal())
+        mine = np.flatnonzero(in_journal)
+        self._sync_below(shards, mine[self._pending.unsynced(shards.numbers()[mine])])
         reached[in_journal] = SYNCED
+
+    def _sync_below(self, shards: ChosenShards, rows: Array) -> None:
+        """Sync what some of the shards have in their files below their first frames."""
+        if not len(rows):
+            return
+        unknown = [shards[n] for n in rows.tolist()]
+        # Before the sync: a shard may begin anew meanwhile, behind what is not synced.
+        starts = [shard.journal_from for shard in unknown]
+        unsynced = [shard for shard in unknown if not shard.is_synced_before_journal()]
+        self._file_syncs.sync(unsynced, lambda shard: shard.sync_before_journal())
+        self._pending.note_synced(shards.numbers()[rows], starts)
 
     def _sync_journal(self) -> int:
         end = self._base + self._journal.size

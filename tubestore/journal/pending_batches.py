@@ -60,6 +60,8 @@ class PendingBatches:
         self._index_ends, self._data_ends = np.zeros(1, np.int64), np.zeros(1, np.int64)
         #: The first part that may be one of the shard's.
         self._since = np.zeros(1, np.int64)
+        #: Data offsets: of the first journalled message, and below which the files are synced.
+        self._starts, self._synced_ends = np.zeros(1, np.int64), np.zeros(1, np.int64)
         #: Bytes of records and messages that are here.
         self.size_bytes = self.messages = 0
         self._data = np.empty(0, np.uint8)
@@ -73,8 +75,11 @@ class PendingBatches:
 
     # -- ends --------------------------------------------------------------------------------
 
-    def lend(self, number: int, index_end: int, data_end: int) -> int:
-        """Take over a shard's end; returns its number, a new one if it had none (-1)."""
+    def lend(self, number: int, index_end: int, data_end: int, journal_from: int) -> int:
+        """Take over a shard's end; returns its number, a new one if it had none (-1).
+
+        `journal_from`: the data offset of the shard's first journalled message.
+        """
         with self._lock:
             if number < 0:
                 number = self._numbered
@@ -82,6 +87,7 @@ class PendingBatches:
                     self._grow_shards()
                 self._numbered += 1
             self._index_ends[number], self._data_ends[number] = index_end, data_end
+            self._starts[number] = journal_from
             self._since[number], self._lent[number] = self._parts, True
             self._lent_shards += 1
             return number
@@ -108,6 +114,16 @@ class PendingBatches:
         """Return which shards have lent their ends (bool); by now some have taken them back."""
         return np.asarray(self._lent[numbers])
 
+    def unsynced(self, numbers: Array) -> Array:
+        """Return of which shards the files may be unsynced below the first frames (bool)."""
+        with self._lock:
+            return np.asarray(self._synced_ends[numbers] < self._starts[numbers])
+
+    def note_synced(self, numbers: Array, data_ends: Sequence[int]) -> None:
+        """Record that the shards' data below these offsets is on stable storage."""
+        with self._lock:
+            self._synced_ends[numbers] = np.maximum(self._synced_ends[numbers], data_ends)
+
     def data_end(self, number: int) -> int:
         """Return where a lent shard's data ends, without any lock."""
         return int(self._data_ends[number])
@@ -118,9 +134,11 @@ class PendingBatches:
         index_ends = np.concatenate((self._index_ends, more))
         data_ends = np.concatenate((self._data_ends, more))
         since = np.concatenate((self._since, more))
+        starts = np.concatenate((self._starts, more))
+        synced_ends = np.concatenate((self._synced_ends, more))
         # Without a call: an interrupt comes before all of it or behind.
         self._lent, self._index_ends, self._data_ends = lent, index_ends, data_ends
-        self._since = since
+        self._since, self._starts, self._synced_ends = since, starts, synced_ends
 
     # -- room --------------------------------------------------------------------------------
 

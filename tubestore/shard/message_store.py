@@ -598,6 +598,11 @@ class MessageStore:
         with self._append_lock:
             self._changed.announce()
 
+    @property
+    def journal_from(self) -> int:
+        """Data offset of the first journalled message; -1 if there was none."""
+        return self._buffer.journal_from
+
     def is_synced_before_journal(self) -> bool:
         """True if the data below the journalled messages is on stable storage."""
         return self._durable.is_durable(self._buffer.journal_from)

@@ -401,7 +401,7 @@ class WriteBuffer:
             self._journal_from, self._journal_generation = data_end, generation
         self._journal_to = data_end
         self.close_room()
-        self.number = pending.lend(self.number, main.index_end, data_end)
+        self.number = pending.lend(self.number, main.index_end, data_end, self._journal_from)
         self._pending, self._lent = pending, True
         return True
 

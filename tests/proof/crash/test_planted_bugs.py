@@ -23,6 +23,7 @@ from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
 from tubestore.journal import redo
 from tubestore.journal.file_syncs import FileSyncs
+from tubestore.journal.pending_batches import PendingBatches
 from tubestore.reading.view import ShardView
 from tubestore.record import records
 from tubestore.record.layouts import DATA_HEADER
@@ -96,6 +97,14 @@ def test_a_journal_that_is_emptied_into_unsynced_files_is_found(
 ) -> None:
     monkeypatch.setattr(engine, "RINGS", 0.0)
     monkeypatch.setattr(FileSyncs, "_sync_file_system", lambda self: 0)
+    states_until_found(ENGINE, "lost")
+
+
+def test_files_below_the_journal_that_are_not_synced_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "RINGS", 0.0)
+    monkeypatch.setattr(PendingBatches, "unsynced", lambda self, numbers: numbers < 0)
     states_until_found(ENGINE, "lost")
 
 

@@ -60,7 +60,7 @@ def fill(pending: PendingBatches, numbers: list[int], rows: int = 2) -> list[int
 
 def test_a_shard_is_given_its_parts_of_all_batches_in_order() -> None:
     pending = PendingBatches(MemoryPool(ROOM), ROOM)
-    one, other = pending.lend(-1, 280, 1000), pending.lend(-1, 0, 0)
+    one, other = pending.lend(-1, 280, 1000, 1000), pending.lend(-1, 0, 0, 0)
     assert fill(pending, [one, other]) == [280, 308, 0, 28]
     assert fill(pending, [other, one]) == [56, 84, 336, 364]
     parts = pending.take_back(one)
@@ -71,10 +71,10 @@ def test_a_shard_is_given_its_parts_of_all_batches_in_order() -> None:
 
 def test_parts_that_were_taken_are_not_given_again() -> None:
     pending = PendingBatches(MemoryPool(ROOM), ROOM)
-    one, other = pending.lend(-1, 0, 0), pending.lend(-1, 0, 0)
+    one, other = pending.lend(-1, 0, 0, 0), pending.lend(-1, 0, 0, 0)
     fill(pending, [one, other])
     taken = pending.take_back(one)
-    assert pending.lend(one, 56, len(taken.records)) == one
+    assert pending.lend(one, 56, len(taken.records), 0) == one
     assert fill(pending, [one, other]) == [56, 84, 56, 84]
     assert pending.take_back(one).messages == 2
     assert pending.take_back(other).messages == 4
@@ -82,12 +82,12 @@ def test_parts_that_were_taken_are_not_given_again() -> None:
 
 def test_thousands_of_parts_are_found_as_few_are() -> None:
     pending = PendingBatches(MemoryPool(1 << 24), 1 << 24)
-    shards = [pending.lend(-1, 0, 0) for _ in range(500)]
+    shards = [pending.lend(-1, 0, 0, 0) for _ in range(500)]
     for _ in range(20):
         fill(pending, shards, rows=1)
     half = {n: pending.take_back(n) for n in shards[:250]}
     for n in shards[:250]:
-        pending.lend(n, 28 * 20, len(half[n].records))
+        pending.lend(n, 28 * 20, len(half[n].records), 0)
     fill(pending, shards, rows=1)
     gathered = {shards[n]: parts for n, parts in pending.gather(shards)}
     for n in shards:
@@ -116,7 +116,7 @@ def test_an_interrupt_while_room_for_shards_or_parts_is_made_leaves_all_of_it_or
             shards: list[int] = shards,
             before: list[int] = before,
         ) -> None:
-            shards.extend(pending.lend(-1, 0, 0) for _ in range(70))
+            shards.extend(pending.lend(-1, 0, 0, 0) for _ in range(70))
             for _ in range(3):
                 before[0] = pending.messages
                 fill(pending, shards, rows=1)
@@ -124,7 +124,7 @@ def test_an_interrupt_while_room_for_shards_or_parts_is_made_leaves_all_of_it_or
         was_interrupted = interrupted(step, place, function)
         messages = pending.messages
         assert messages in (before[0], before[0] + len(shards))
-        shards += [pending.lend(-1, 0, 0) for _ in range(70)]
+        shards += [pending.lend(-1, 0, 0, 0) for _ in range(70)]
         fill(pending, shards, rows=1)
         taken = [pending.take_back(number) for number in shards]
         assert sum(parts.messages for parts in taken) == messages + len(shards)
@@ -136,7 +136,7 @@ def test_an_interrupt_while_room_for_shards_or_parts_is_made_leaves_all_of_it_or
 def test_room_is_counted_until_it_is_released_and_what_was_taken_is_counted_too() -> None:
     pool = MemoryPool(ROOM)
     pending = PendingBatches(pool, ROOM)
-    shard = pending.lend(-1, 0, 0)
+    shard = pending.lend(-1, 0, 0, 0)
     fill(pending, [shard])
     held = pool.used
     assert held == pending.size_bytes
@@ -446,3 +446,20 @@ def test_any_order_of_calls_gives_the_messages_in_the_order_of_their_appends(
     assert [numbers_in(store, n) for n in range(12)] == wanted
     store.close()
     assert not memory_vfs.exists(JOURNAL)
+
+
+def test_files_below_the_first_frames_are_unsynced_until_that_was_noted() -> None:
+    pending = PendingBatches(MemoryPool(ROOM), ROOM)
+    numbers = np.array([pending.lend(-1, 0, 0, 0), pending.lend(-1, 28, 100, 100)])
+    assert pending.unsynced(numbers).tolist() == [False, True]  # the first has nothing below
+    pending.note_synced(numbers, [0, 100])
+    assert pending.unsynced(numbers).tolist() == [False, False]
+    first, other = numbers.tolist()
+    pending.take_back(other)
+    pending.lend(other, 56, 200, 200)  # it begins anew
+    pending.note_synced(numbers, [0, 100])  # by another thread, which began before
+    assert pending.unsynced(numbers).tolist() == [False, True]
+    pending.take_back(first)
+    pending.note_synced(numbers, [0, 200])
+    pending.note_synced(numbers, [0, 100])
+    assert pending.unsynced(numbers).tolist() == [False, False]
