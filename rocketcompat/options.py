@@ -197,7 +197,8 @@ class MessageStoreConfig:
     - `tube_options`: a `tubestore.StoreOptions` for the shards. Their durability, journal and
       largest payload follow from the log.
     - `dispatch_linger`: puts that come one after the other are handed to the structures together,
-      as late as this; one after a pause at once.
+      as late as this (ms); one after a pause at once. The dispatcher waits a few times as long as
+      the last handing over took: 2 ms beside single puts, up to a second over 10,000 queues.
     - `dispatch_batch_bytes_max`: bytes of the log that are handed over together.
     - `dispatch_inline_bytes`: a put that finds so many bytes waiting hands them over itself. 0: the
       dispatcher's thread does it all.
@@ -278,7 +279,7 @@ class MessageStoreConfig:
     store_host: str = "127.0.0.1:10911"
     dispatch_batch_bytes_max: SizeInBytes = setting(8 << 20)
     dispatch_inline_bytes: SizeInBytes = setting(2 << 20)
-    dispatch_linger: int = 20
+    dispatch_linger: int = 1000
     wait_dispatched_timeout: int = 5000
     enable_schedule_message: bool = True
     unknown: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rocketcompat.commitlog.walk import (
+    FIRST_BYTES,
     NO_GAPS,
     Again,
     Checks,
@@ -119,7 +120,7 @@ def find_log_end(
     limit = log.max_offset if limit is None else limit
     judge = _Judge(log, start, limit, checks, misplaced, proved_end, keep_good=keep_good)
     position, gaps, last = start, [], None
-    for found in walk(log, start, limit, on_fault=judge, checks=checks):
+    for found in walk(log, start, limit, on_fault=judge, checks=checks, bytes_first=FIRST_BYTES):
         position = min(found.end, limit)
         if isinstance(found, Gap):
             gaps.append(found)

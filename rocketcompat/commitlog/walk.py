@@ -25,6 +25,9 @@ from tubestore.errors import CorruptRecord
 
 PIECE_BYTES = 8 << 20
 _SEARCH_BYTES = 1 << 20
+#: A search, and a walk to a log's end, begin with so many bytes and go on with twice as many each
+#: time: behind the end of most logs there is a hole, which a reader meets at each refresh.
+FIRST_BYTES = 16 << 10
 _MAGIC_POSITION = MESSAGE_PREFIX.position("magic_code")
 
 
@@ -182,6 +185,7 @@ def walk(
     known: Gaps = NO_GAPS,
     checks: Checks = LINKS,
     bytes_max: int = PIECE_BYTES,
+    bytes_first: int = PIECE_BYTES,
 ) -> Iterator[Piece | Gap]:
     """Yield the records of [start, end) and the gaps between them, in order.
 
@@ -199,7 +203,7 @@ def walk(
         stop = known.next_start(position, end if own else min(end, checks.own_from))
         for piece in scan(
             log, position, stop, check_crc=checks.body_crc, own=own,
-            record_crc=checks.record_crc, bytes_max=bytes_max,
+            record_crc=checks.record_crc, bytes_max=bytes_max, bytes_first=bytes_first,
         ):  # fmt: skip
             position, fault = piece.end, piece.fault
             yield piece
@@ -226,6 +230,7 @@ def scan(
     own: bool = False,
     record_crc: bool = False,
     bytes_max: int = PIECE_BYTES,
+    bytes_first: int = PIECE_BYTES,
 ) -> Iterator[Piece]:
     """Follow the chain from the physical offset `start` up to `end`, piece by piece.
 
@@ -234,7 +239,8 @@ def scan(
     file only if that exists. `own` and `record_crc` are those of
     `verify.first_fault`.
     """
-    position, window = start, bytes_max
+    position, most = start, min(bytes_first, bytes_max)
+    window = most
     while position < end:
         file = log.find(position)
         if file is None:
@@ -255,7 +261,7 @@ def scan(
             yield Piece(data, position, _NONE, position, "a record that is not whole")
             return
         else:
-            window = bytes_max
+            window = most = min(2 * most, bytes_max)
         at_file_end = after == file.file_from_offset + file.file_size
         if found.blank or at_file_end:
             following = file.file_from_offset + file.file_size
@@ -306,14 +312,14 @@ def find_in_file(
     `place_of` returns the physical offset that a record at a position has to have; without it
     every one counts.
     """
-    position = start
+    position, size = start, FIRST_BYTES
     while position < end:
         # A magic code is 4 bytes behind the record's start, which may still be a hole.
         data_at = file.next_data(position)
         if data_at is None:
             return None
         position = max(position, data_at - MESSAGE_PREFIX.size)
-        window = file.read(position, min(_SEARCH_BYTES + MESSAGE_PREFIX.size, end - position))
+        window = file.read(position, min(size + MESSAGE_PREFIX.size, end - position))
         at = window.find(MAGIC_PREFIX)
         while at >= 0:
             candidate = position + at - _MAGIC_POSITION
@@ -326,6 +332,7 @@ def find_in_file(
         if len(window) <= MESSAGE_PREFIX.size:
             return None
         position += len(window) - MESSAGE_PREFIX.size
+        size = min(2 * size, _SEARCH_BYTES)
         if position + MESSAGE_PREFIX.size >= end:
             return None
     return None

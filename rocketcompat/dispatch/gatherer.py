@@ -1,7 +1,7 @@
 """Batches over many queues that wait for more, so that a queue is written once for several.
 
-A *dense* batch has many records a queue: it is passed on at once. A sparse one waits until the
-puts are *quiet*, or until enough has come together. Pure: no thread, no lock, no file.
+A *dense* batch has many records a queue: it is passed on at once. A sparse one waits for others,
+until enough has come together or the dispatcher's rest is over. Pure: no thread, no lock, no file.
 
 Always true:
 - batches come out in the order in which they went in;
@@ -15,11 +15,7 @@ from dataclasses import replace
 
 from rocketcompat.commitlog.batch import merged
 from rocketcompat.messages import DispatchBatch
-from tubestore.clock import Clock
 
-#: Sparse batches wait for more as long as new ones come so soon, up to `_WAIT_SECONDS`.
-QUIET_SECONDS = 0.1
-_WAIT_SECONDS = 1.0
 #: Records a queue from which on a batch is dense, and the most that is held.
 _DENSE_ROWS = 16
 _BYTES_MAX = 256 << 20
@@ -29,12 +25,11 @@ _ROWS_MAX = 1 << 18
 class Gatherer:
     """Holds sparse batches; `starts` are the physical offsets where followers begin."""
 
-    def __init__(self, starts: Sequence[int], clock: Clock, *, passes_all: bool) -> None:
+    def __init__(self, starts: Sequence[int], *, passes_all: bool) -> None:
         #: True while no batch is held: a follower needs the records themselves.
         self._passes_all = passes_all
-        self._starts, self._clock = tuple(starts), clock
+        self._starts = tuple(starts)
         self._held: list[DispatchBatch] = []
-        self._since = 0.0
 
     def __len__(self) -> int:
         """Return how many batches are held."""
@@ -45,8 +40,6 @@ class Gatherer:
         if self._passes_all or len(batch) >= _DENSE_ROWS * len(batch.queue_keys):
             return [*self.release(), batch]
         ready = self.release() if self._must_part(batch) else []
-        if not self._held:
-            self._since = self._clock.monotonic()
         self._held.append(replace(batch, records=None))
         return ready + (self.release() if self._is_full() else [])
 
@@ -65,9 +58,7 @@ class Gatherer:
         return any(first.start < start <= batch.start for start in self._starts)
 
     def _is_full(self) -> bool:
-        """Return whether what is held is worth a write for each queue, or has waited enough."""
+        """Return whether what is held is worth a write for each queue."""
         if self._held[-1].end - self._held[0].start >= _BYTES_MAX:
             return True
-        if sum(map(len, self._held)) >= _ROWS_MAX:
-            return True
-        return self._clock.monotonic() - self._since >= _WAIT_SECONDS
+        return sum(map(len, self._held)) >= _ROWS_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -175,3 +176,32 @@ def test_a_gap_has_its_file_or_is_missing(memory_vfs: MemoryVfs, places: list[in
     assert (there.state, there.path, there.position) == ("damaged", FILE, places[1])
     gone = gap_of(log, SIZE * 3, SIZE * 4, "why")
     assert (gone.state, gone.path, gone.size) == ("missing", f"/s/commitlog/{SIZE * 3:020d}", SIZE)
+
+
+def test_a_walk_that_begins_with_few_bytes_finds_the_same_records(
+    memory_vfs: MemoryVfs,
+) -> None:
+    """Records of any size, also larger than what is read at first, over files and damage."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 16, layouts=LAYOUTS)
+    with rocketcompat.open("/s", "w", config, vfs=memory_vfs, background=False) as store:
+        sizes = [chosen.choice((0, 10, 300, 5000, 30_000)) for _ in range(80)]
+        puts = [store.put_message(Message("T", b"x" * size)) for size in sizes]
+        end = store.max_physical_offset
+    log = LogFiles(memory_vfs, "/s", ["/s/commitlog"], 1 << 16)
+    expected = [put.physical_offset for put in puts]
+    for first in (1, 64, 1000, 1 << 14):
+        assert walked(log, 0, end, on_fault=refuse, bytes_first=first) == expected
+
+
+def test_a_record_is_found_behind_any_length_of_damage(memory_vfs: MemoryVfs) -> None:
+    config = MessageStoreConfig(mapped_file_size_commit_log=1 << 22, layouts=LAYOUTS)
+    with rocketcompat.open("/s", "w", config, vfs=memory_vfs, background=False) as store:
+        store.put_message(Message("T", b"x" * 3_000_000))
+        last = store.put_message(Message("T", b"last"))
+    log = LogFiles(memory_vfs, "/s", ["/s/commitlog"], 1 << 22)
+    for start in (1, 1_000_000, 2_950_000, last.physical_offset):
+        assert find_record(log, start, 1 << 22) == last.physical_offset
+    assert find_record(log, last.physical_offset + 1, 1 << 22) is None

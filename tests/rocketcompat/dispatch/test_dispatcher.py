@@ -15,7 +15,7 @@ from rocketcompat import Message
 from rocketcompat.commitlog.commit_log import CommitLog
 from rocketcompat.dispatch import dispatcher as dispatch
 from rocketcompat.messages import DispatchBatch
-from tests.support.rocket.files.dispatched import CONFIG, MANY, Recorder, put, put_columns
+from tests.support.rocket.files.dispatched import MANY, Recorder, put, put_columns
 from tests.support.rocket.files.dispatched import log as log
 from tests.support.rocket.files.dispatched import wide_log as wide_log
 from tests.support.rocket.inside import (
@@ -153,27 +153,78 @@ class Watched(threading.Event):
         return super().wait(0)
 
 
+class Slow(Recorder):
+    """A follower that takes its time."""
+
+    clock: ManualClock
+    milliseconds: int
+
+    def put(self, batch: DispatchBatch) -> None:
+        self.clock.advance(self.milliseconds)
+        super().put(batch)
+
+
+def slow(clock: ManualClock, milliseconds: int) -> Slow:
+    follower = Slow("f")
+    follower.clock, follower.milliseconds = clock, milliseconds
+    return follower
+
+
+@pytest.mark.parametrize(("count", "rest"), [(1, 30), (24, 30), (40, 50), (800, 100)])
 def test_a_put_after_a_pause_is_handed_over_at_once_and_a_stream_in_few_batches(
-    log: CommitLog, clock: ManualClock
+    memory_vfs: MemoryVfs, clock: ManualClock, count: int, rest: int
 ) -> None:  # DSP-05
-    service = dispatcher_for(log, [Recorder("f")], clock, position=0)
+    """The dispatcher rests three times as long as few records took, up to ten times for many."""
+    log = new_log(memory_vfs, "/log", MANY, clock)
+    service = dispatcher_for(log, [slow(clock, 10)], clock, position=0)
     service._urgent = urgent = Watched()
-    service._linger(clock.monotonic() - 0.03)
+    service._rest()
     assert urgent.waits == []
-    clock.advance(1000)
-    service._linger(clock.monotonic() - 0.015)
-    assert urgent.waits == [pytest.approx(0.005, abs=1e-6)]
+    put(log, count)
+    service.dispatch_pending()
+    service._rest()
+    clock.advance(rest - 1)
+    service._rest()
+    clock.advance(1)
+    service._rest()
+    assert urgent.waits == pytest.approx([rest / 1000, 0.001], abs=1e-6)
 
 
-@pytest.mark.parametrize("linger", [0, 30])
-def test_the_dispatcher_s_linger_is_an_option(
+@pytest.mark.parametrize("linger", [0, 20])
+def test_the_longest_rest_of_the_dispatcher_is_an_option(
     memory_vfs: MemoryVfs, clock: ManualClock, linger: int
 ) -> None:
-    log = new_log(memory_vfs, "/log", CONFIG.changed(dispatch_linger=linger), clock)
-    service = dispatcher_for(log, [], clock, position=0)
+    log = new_log(memory_vfs, "/log", MANY.changed(dispatch_linger=linger), clock)
+    service = dispatcher_for(log, [slow(clock, 10)], clock, position=0)
     service._urgent = urgent = Watched()
-    service._linger(clock.monotonic())
-    assert urgent.waits == ([pytest.approx(0.03)] if linger else [])
+    put(log, 1)
+    service.dispatch_pending()
+    service._rest()
+    assert urgent.waits == pytest.approx([0.02] if linger else [], abs=1e-6)
+
+
+def test_the_thread_leaves_gathered_batches_to_the_puts_while_they_come(
+    wide_log: CommitLog, clock: ManualClock
+) -> None:
+    service = dispatcher_for(wide_log, [slow(clock, 10)], clock, position=0)
+    service._thread = threading.Thread()
+
+    class Busy(Watched):
+        """Two more batches come, each while the thread waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if len(self.waits) < 2:
+                put_columns(wide_log, 50, 40)
+                service.help_with_columns()
+            return super().wait(timeout)
+
+    service._urgent = urgent = Busy()
+    for _ in range(2):
+        put_columns(wide_log, 50, 40)
+        service.help_with_columns()
+    service._rest()
+    rest, quiet = 50 / 8 * 0.01, 0.02
+    assert urgent.waits == pytest.approx([rest + quiet] * 3, abs=1e-6)
 
 
 def test_readers_are_woken_when_their_message_is_there(log: CommitLog) -> None:
@@ -235,38 +286,68 @@ def test_columns_that_were_put_equal_those_of_the_log(
     assert len(columns_of(read.batches)) == 3 * 242
 
 
-def test_batches_over_many_queues_are_gathered_while_they_come(wide_log: CommitLog) -> None:
-    follower = Recorder("a")
-    service = dispatcher_for(wide_log, [follower], ManualClock(), position=0)
+def test_batches_over_many_queues_are_gathered_while_the_dispatcher_rests(
+    wide_log: CommitLog, clock: ManualClock
+) -> None:
+    follower = slow(clock, 100)
+    service = dispatcher_for(wide_log, [follower], clock, position=0)
     service._thread = threading.Thread()  # one that never runs
-    places = []
+    places = put_columns(wide_log, 50, 40)
+    service.help_with_columns()
+    assert follower.offsets == places
     for _ in range(3):
         places += put_columns(wide_log, 50, 40)
         service.help_with_columns()
-        assert follower.batches == []
-        assert service.behind == wide_log.max_offset
+        assert len(follower.batches) == 1
+        assert service.behind
     assert service.dispatch_pending() == 150
     assert follower.offsets == places
-    assert len(follower.batches) == 1
+    assert len(follower.batches) == 2
 
 
-def test_a_gathered_batch_has_waited_long_enough_after_a_second(wide_log: CommitLog) -> None:
-    follower, clock = Recorder("a"), ManualClock()
+def test_a_gathered_batch_has_waited_long_enough_when_the_rest_is_over(
+    wide_log: CommitLog, clock: ManualClock
+) -> None:
+    follower = slow(clock, 100)
     service = dispatcher_for(wide_log, [follower], clock, position=0)
     service._thread = threading.Thread()
-    put_columns(wide_log, 50, 40)
-    service.help_with_columns()
-    clock.advance(1000)
-    put_columns(wide_log, 50, 40)
-    service.help_with_columns()
-    assert len(follower.offsets) == 100
+    counts = []
+    for pause in (0, 624, 1):  # 50 / 8 times as long as it took
+        clock.advance(pause)
+        put_columns(wide_log, 50, 40)
+        service.help_with_columns()
+        counts.append(len(follower.offsets))
+    assert counts == [50, 50, 150]
+
+
+@pytest.mark.parametrize("queues", [2, 40], ids=["dense", "sparse"])
+def test_a_put_that_finds_much_waiting_reads_it_and_wakes_the_thread_for_what_is_left(
+    memory_vfs: MemoryVfs, clock: ManualClock, queues: int
+) -> None:
+    log = new_log(memory_vfs, "/log", MANY.changed(dispatch_inline_bytes=8000), clock)
+    follower = slow(clock, 100)
+    service = dispatcher_for(log, [follower], clock, position=0)
+    service._thread, service._sleeping = threading.Thread(), True
+    put_columns(log, 50, 40)
+    service.dispatch_pending()  # the rest begins
+    for number in range(150):
+        put(log, 1, queue_id=number % queues)
+        service._sleeping = True
+        service.wake_or_help(log.max_offset)
+    is_dense = queues == 2
+    assert (len(follower.offsets) > 50) is is_dense
+    assert log.max_offset - service._source.position <= 8000
+    assert service.behind == 0 or service._wake.is_set()
 
 
 def test_single_puts_behind_gathered_batches_stay_behind_them(wide_log: CommitLog) -> None:
-    follower = Recorder("a")
-    service = dispatcher_for(wide_log, [follower], ManualClock(), position=0)
+    clock = ManualClock()
+    follower = slow(clock, 100)
+    service = dispatcher_for(wide_log, [follower], clock, position=0)
     service._thread = threading.Thread()
-    places = put_columns(wide_log, 50, 40)
+    places = put(wide_log, 1)
+    service.dispatch_pending()  # the rest begins
+    places += put_columns(wide_log, 50, 40)
     service.help_with_columns()
     places += put(wide_log, 2)
     service.help_with_columns()

@@ -10,7 +10,6 @@ import pytest
 from rocketcompat.dispatch import gatherer
 from rocketcompat.dispatch.gatherer import Gatherer
 from rocketcompat.messages import DispatchBatch
-from tubestore.clock import ManualClock
 
 NONE = np.empty(0, np.int64)
 
@@ -31,8 +30,8 @@ def batch(
     )  # fmt: skip
 
 
-def made(*starts: int, passes_all: bool = False, clock: ManualClock | None = None) -> Gatherer:
-    return Gatherer(starts, clock or ManualClock(), passes_all=passes_all)
+def made(*starts: int, passes_all: bool = False) -> Gatherer:
+    return Gatherer(starts, passes_all=passes_all)
 
 
 def spans(batches: list[DispatchBatch]) -> list[tuple[int, int]]:
@@ -65,16 +64,6 @@ def test_nothing_is_held_for_a_follower_that_needs_the_records() -> None:
     assert spans(made(passes_all=True).take(batch(0, 1, 1))) == [(0, 1)]
 
 
-def test_a_second_is_long_enough() -> None:
-    clock = ManualClock()
-    held = made(clock=clock)
-    held.take(batch(0, 5, 5))
-    clock.advance(999)
-    assert held.take(batch(5, 5, 5)) == []
-    clock.advance(1)
-    assert spans(held.take(batch(10, 5, 5))) == [(0, 15)]
-
-
 @pytest.mark.parametrize("limit", ["_ROWS_MAX", "_BYTES_MAX"])
 def test_enough_records_or_bytes_come_out(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(gatherer, limit, 10)
@@ -102,9 +91,9 @@ def test_a_batch_has_one_damaged_region_before_it() -> None:
 def test_every_record_comes_out_once_and_in_order() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    chosen, clock = random.Random(seed), ManualClock()
+    chosen = random.Random(seed)
     starts = [0, *sorted(chosen.sample(range(1, 500), 3))]
-    held = Gatherer(starts, clock, passes_all=False)
+    held = Gatherer(starts, passes_all=False)
     end, damaged, ready = 0, None, []
     for _ in range(60):
         stops = [start for start in starts if start > end]
@@ -113,7 +102,8 @@ def test_every_record_comes_out_once_and_in_order() -> None:
             damaged = (end, 1)
         ready += held.take(batch(end, rows, chosen.choice((1, min(3, rows))), damaged))
         end += rows
-        clock.advance(chosen.choice((0, 300)))
+        if chosen.random() < 0.1:  # a rest is over
+            ready += held.release()
     ready += held.release()
     assert np.concatenate([one.physical_offsets for one in ready]).tolist() == list(range(end))
     for one in ready:

@@ -11,6 +11,7 @@ import rocketcompat
 from rocketcompat import Message
 from rocketcompat.check.whole import check_store
 from rocketcompat.commitlog import ending
+from rocketcompat.files.mapped_file import MappedFile
 from rocketcompat.inspect import directory
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.queues.recovery import sound_pieces
@@ -108,3 +109,25 @@ def test_a_reader_refuses_the_shards_that_it_does_not_show(tmp_path: Path) -> No
         pass
     with pytest.raises(InvalidMessage, match=r"a reader shows no shards; tubestore\.open"):
         rocketcompat.open(tmp_path, "r", layouts={"tube", "index"})
+
+
+def test_a_refresh_at_the_log_s_end_reads_little_of_the_hole_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's file of 64 MiB is one hole but for its first page."""
+    config = CONFIG.changed(mapped_file_size_commit_log=64 << 20)
+    sizes = []
+    read = MappedFile.read
+
+    def noted(file: MappedFile, position: int, size: int) -> bytes:
+        data = read(file, position, size)
+        sizes.append(len(data))
+        return data
+
+    with rocketcompat.open(tmp_path, "w", config) as writer:
+        writer.put_message(Message("T", b"1"))
+        writer.flush()
+        with rocketcompat.open(tmp_path, "r", config) as reader:
+            monkeypatch.setattr(MappedFile, "read", noted)
+            reader.refresh()
+    assert 0 < sum(sizes) < 100_000
