@@ -76,6 +76,23 @@ def test_a_ring_that_is_not_announced_goes_without_a_word_if_the_shards_have_it(
         assert bodies(store) == sent
 
 
+def test_a_power_cut_that_keeps_the_records_alone_leaves_nothing_to_miss(
+    memory_vfs: MemoryVfs, sent: list[bytes]
+) -> None:
+    """An opening syncs the data before it withdraws the ring; the next one makes the entries."""
+    disk = {path: memory_vfs.read_file(path) for path in segments(memory_vfs)}
+    open_store(memory_vfs).close()
+    for path, data in disk.items():
+        memory_vfs.open(path, create=True).pwrite(data, 0)
+    for path in [path for path in memory_vfs.tree() if path.endswith(".index")]:
+        memory_vfs.open(path).truncate(0)
+    memory_vfs.remove("/s/a-0/.tubestore/checkpoint.json")
+    memory_vfs.reboot()
+    assert stray_ring(memory_vfs, "/s") is None
+    with open_store(memory_vfs) as store:
+        assert bodies(store) == sent
+
+
 def test_messages_behind_a_gap_that_a_power_cut_left_are_not_missed_when_the_ring_goes(
     memory_vfs: MemoryVfs, sent: list[bytes]
 ) -> None:
