@@ -169,9 +169,9 @@ class CommitLog:
         tried again), StoreFailed once the log has failed.
         """
         message = prepared.message
-        topic, queue_id = message.topic, message.queue_id
         counted = not prepared.sys_flag & TRANSACTION_PREPARED  # a rollback has this bit too
-        self._refuse_if_busy()
+        if self._held_since:
+            self._refuse_if_busy()
         with self._put_lock:
             refusals = self.refusals
             if refusals.failed is not None or refusals.too_full is not None:
@@ -180,7 +180,8 @@ class CommitLog:
             try:
                 table = self._next_queue_offsets
                 copies = table.offsets_of_copies(prepared) if prepared.copies else ()
-                queue_offset = table.get(topic, queue_id) if counted else 0
+                number = table.number_of(message.topic, message.queue_id)
+                queue_offset = table.next.item(number) if counted else 0
                 if prepared.inner_count:
                     add_base(prepared, queue_offset, self.config)
                 size = prepared.size
@@ -196,7 +197,7 @@ class CommitLog:
             if refusals.no_room is not None:
                 refusals.has_room()
             if counted:
-                table.set(topic, queue_id, queue_offset + (prepared.inner_count or 1))
+                table.next[number] = queue_offset + (prepared.inner_count or 1)
             for copy, offset in copies:
                 table.move(copy, offset + 1)
             self._end = physical_offset + size

@@ -36,19 +36,14 @@ class QueueOffsetTable:
         self._lmq_count = 0
         #: The numbers, by topic and queue id.
         self._numbers: dict[str, dict[int, int]] = {}
-        #: By number: the queue, and the offset of its next message.
+        #: By number: the queue, and the offset of its next message; `number_of` may replace it.
         self._keys: list[QueueKey] = []
-        self._next: Int64s = np.zeros(_ROOM, np.int64)
+        self.next: Int64s = np.zeros(_ROOM, np.int64)
 
     def get(self, topic: str, queue_id: int) -> int:
         """Return the offset of a queue's next message."""
         number = self._numbers.get(topic, {}).get(queue_id)
-        return 0 if number is None else self._next.item(number)
-
-    def set(self, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset of a queue's next message."""
-        number = self._number(topic, queue_id)  # before `_next` is taken: it may be replaced
-        self._next[number] = offset
+        return 0 if number is None else self.next.item(number)
 
     def raise_to(self, offsets: Iterable[tuple[QueueKey, int]]) -> None:
         """Take in next queue offsets; the greater counts."""
@@ -57,10 +52,11 @@ class QueueOffsetTable:
                 self.move(key, offset)
 
     def move(self, key: QueueKey, offset: int) -> None:
-        """As `set`; %LMQ% queues are counted."""
-        if key[0].startswith(LMQ_PREFIX) and not self.get(*key):
+        """Set the offset of a queue's next message; %LMQ% queues are counted."""
+        number = self.number_of(*key)
+        if key[0].startswith(LMQ_PREFIX) and not self.next[number]:
             self._lmq_count += 1
-        self.set(*key, offset)
+        self.next[number] = offset
 
     def offsets_of_copies(self, prepared: Prepared) -> list[tuple[QueueKey, int]]:
         """Complete a message that gets units in further queues; returns those and the offsets.
@@ -97,7 +93,7 @@ class QueueOffsetTable:
         try:
             return [numbers[topics[code]][queue_id] for code, queue_id in pairs]
         except KeyError:
-            return [self._number(topics[code], queue_id) for code, queue_id in pairs]
+            return [self.number_of(topics[code], queue_id) for code, queue_id in pairs]
 
     def keys_of(self, numbers: list[int]) -> list[QueueKey]:
         """Return the queues that have these numbers."""
@@ -105,23 +101,25 @@ class QueueOffsetTable:
 
     def offsets_of(self, numbers: list[int]) -> Int64s:
         """Return the offset of the next message of each queue."""
-        return self._next[numbers]
+        return self.next[numbers]
 
     def count_up(self, numbers: list[int], counts: Int64s) -> None:
         """Move distinct queues on by the messages that were written."""
-        offsets = self._next[numbers]
+        offsets = self.next[numbers]
         for place in np.flatnonzero((offsets == 0) & (counts > 0)).tolist():
             self._lmq_count += self._keys[numbers[place]][0].startswith(LMQ_PREFIX)
-        self._next[numbers] = offsets + counts
+        self.next[numbers] = offsets + counts
 
-    def _number(self, topic: str, queue_id: int) -> int:
+    def number_of(self, topic: str, queue_id: int) -> int:
         """Return a queue's number; a new one gets the next."""
-        queues = self._numbers.setdefault(topic, {})
+        queues = self._numbers.get(topic)
+        if queues is None:
+            queues = self._numbers[topic] = {}
         number = queues.get(queue_id)
         if number is None:
             number = len(self._keys)
-            if number == len(self._next):
-                self._next = np.concatenate((self._next, np.zeros_like(self._next)))
+            if number == len(self.next):
+                self.next = np.concatenate((self.next, np.zeros_like(self.next)))
             self._keys.append((topic, queue_id))
             queues[queue_id] = number
         return number

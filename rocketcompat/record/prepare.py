@@ -33,7 +33,6 @@ from rocketcompat.formats import (
     TOPIC_SIZE_MAX,
     encode_host,
     encode_properties,
-    hosts_of,
     parse_properties,
     property_crc_text,
 )
@@ -111,26 +110,34 @@ def prepare(message: Message, config: MessageStoreConfig) -> Prepared:
     if len(store) == HOST_V6_SIZE:
         sys_flag |= SYS_FLAG_STORE_HOST_V6
     prepared.sys_flag = sys_flag
-    text = property_text(message, trailing_separator=config.trailing_property_separator)
-    if "\0" in text:
-        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
-    if whole_number(message.queue_id) is None:
-        raise InvalidMessage(f"queue_id: {message.queue_id!r} is not a whole number")
-    if message.queue_id < 0:
-        raise InvalidMessage(f"queue_id: {message.queue_id} is negative")
+    queue_id = message.queue_id
+    if queue_id.__class__ is not int and whole_number(queue_id) is None:
+        raise InvalidMessage(f"queue_id: {queue_id!r} is not a whole number")
+    if queue_id < 0:
+        raise InvalidMessage(f"queue_id: {queue_id} is negative")
     prepared.has_crc = config.enabled_append_prop_crc
-    if prepared.has_crc and PROPERTY_CRC in text:  # as 5.3.3: the store computes it
-        text = re.sub(PROPERTY_CRC_PATTERN, r"\1", text)
     prepared.copies = ()
     prepared.inner_count = 0
-    if (sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text) and (
-        config.compat == "5.3.3" or message.topic in config.batch_topics
+    text = property_text(message, trailing_separator=config.trailing_property_separator)
+    if text or sys_flag & SYS_FLAG_INNER_BATCH:
+        text = _prepare_text(prepared, text, config)
+    _set_properties(prepared, text, config)
+    return prepared
+
+
+def _prepare_text(prepared: Prepared, text: str, config: MessageStoreConfig) -> str:
+    """Check the property string, and do what its properties ask for; returns it."""
+    if "\0" in text:
+        raise InvalidMessage("properties: contain U+0000, by which a torn record is known")
+    if prepared.has_crc and PROPERTY_CRC in text:  # as 5.3.3: the store computes it
+        text = re.sub(PROPERTY_CRC_PATTERN, r"\1", text)
+    if (prepared.sys_flag & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_COUNT in text) and (
+        config.compat == "5.3.3" or prepared.message.topic in config.batch_topics
     ):
         _prepare_inner_batch(prepared, text, config)
     if PROPERTY_MULTI_DISPATCH in text:
         _prepare_copies(prepared, text, config)
-    _set_properties(prepared, text, config)
-    return prepared
+    return text
 
 
 def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -> None:
@@ -145,7 +152,7 @@ def _set_properties(prepared: Prepared, text: str, config: MessageStoreConfig) -
         raise MessageTooLarge(len(properties), PROPERTIES_SIZE_MAX, "property string")
     prepared.properties = _PROPERTIES_LENGTH.pack(len(properties)) + properties
     body = len(prepared.body)
-    head = _HEAD_SIZES[hosts_of(prepared.sys_flag)]
+    head = _HEAD_SIZES[prepared.sys_flag >> 4 & 3]  # `hosts_of`, without a call
     size = head + body + len(prepared.topic) + len(prepared.properties)
     if size > config.record_size_max or body > config.max_message_size:
         check_sizes(body, size, config)

@@ -121,7 +121,7 @@ class DefaultMessageStore(StoreReader):
             check_durability(durability)
         if isinstance(message, MessageRecord):
             message = message.message()
-        elif isinstance(message, Message):
+        elif isinstance(message, Message) and message.born_timestamp is not None:
             message = in_ms(message, self._parts.clock)
         return self._puts.put(message, durability)
 

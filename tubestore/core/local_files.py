@@ -162,8 +162,8 @@ class OsFile:
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`, or raise OSError."""
-        held = self._hold()
-        held.dirty = True
+        held = self._descriptor or self._hold()
+        held.used = held.dirty = True
         size = len(data)
         written = os.pwrite(held.fd, data, position) if size <= _WRITE_BYTES else 0
         while written < size:
