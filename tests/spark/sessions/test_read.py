@@ -53,34 +53,6 @@ def test_sql_reads_a_view_with_options(spark: Any, root: Path) -> None:
     assert [tuple(row) for row in found] == [(1, ids.count(1)), (2, ids.count(2))]
 
 
-def test_a_table_of_the_catalog_is_read_and_written_with_its_path(spark: Any, root: Path) -> None:
-    """Spark keeps the options of a table, and hands them to no source in Python."""
-    spark.sql(f"CREATE TABLE kept USING tubestore OPTIONS (path '{root}', subscribe 'logs')")
-    try:
-        store = f"WITH (path = '{root}', subscribe = 'orders')"
-        assert spark.sql(f"SELECT count(*) FROM kept {store}").first()[0] == 300
-    finally:
-        spark.sql("DROP TABLE kept")
-
-
-def test_rows_are_inserted_into_a_table_by_sql_and_by_name(spark: Any, root: Path) -> None:
-    """Spark gives the columns that a statement does not name as null."""
-    from tubestore.spark import register
-
-    register(spark)
-    spark.sql(f"CREATE TABLE filled USING tubestore OPTIONS (path '{root}')")
-    row = "SELECT 'fresh' topic, CAST('one' AS BINARY) body"
-    try:
-        spark.sql(f"INSERT INTO filled WITH (path = '{root}') BY NAME {row}")
-        spark.sql(row).writeTo("filled").option("path", str(root)).append()
-        writer = spark.sql(row).write.format("tubestore").option("path", str(root))
-        writer.mode("append").saveAsTable("filled")
-    finally:
-        spark.sql("DROP TABLE filled")
-    found = [r for r in scanned_rows(root) if r["topic"] == "fresh"]
-    assert [(r["body"], r["partition"], r["state"]) for r in found] == [(b"one", 0, "ok")] * 3
-
-
 def test_a_table_that_was_made_with_partition_id_is_read(spark: Any, root: Path) -> None:
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW old (partition_id INT, offset BIGINT) USING tubestore "

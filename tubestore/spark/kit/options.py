@@ -347,7 +347,8 @@ def local_path(path: str | None) -> str:
         raise InvalidOption(
             "path",
             "missing: .load('/path/of/the/store'); for a table WITH (path = '…') behind its name, "
-            "since Spark's PythonTable hands over no options of tables",
+            "since Spark's PythonTable hands over no options of tables; CREATE TABLE … AS SELECT "
+            "cannot name one: create the table, then INSERT INTO … WITH (path = '…')",
         )
     if path.startswith("file:"):
         return re.sub("^file:(//)?", "", path)
