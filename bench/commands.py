@@ -39,7 +39,7 @@ from bench.workloads.works import (
 )
 
 _HEAD = (
-    f"  {'':24}{'k/s':>10}{'min..max':>19}{'p50 us':>9}{'p99':>9}{'p99.9':>9}{'max':>10}"
+    f"{'min..max':>19}{'p50 us':>9}{'p99':>9}{'p99.9':>9}{'max':>10}"
     f"{'cpu us':>8}{'MB':>7}{'files':>8}{'syscalls':>9}"
 )
 
@@ -98,6 +98,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--quick", action="store_true", help="some cells, in three minutes")
     one.add_argument("--output", type=Path, metavar="FILE", help="default: bench/results/…jsonl")
     one.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted run")
+    one.add_argument("--again", action="append", default=[], metavar="BLOCK",
+                     help="measure a block of `list` again, as 'append 1 x 10', and put it where "
+                          "the file of --resume has it; repeatable")  # fmt: skip
+    one.add_argument("--cell-seconds", type=_positive, metavar="N",
+                     help="how long all rounds of a cell may take; default 180")  # fmt: skip
     one.add_argument("--layout", action="append", default=[], metavar="MODULE:CLASS",
                      help="add a layout of your own to every block (or FILE.py:CLASS)")  # fmt: skip
     one.add_argument("--work", action="append", default=[], metavar="MODULE:NAME",
@@ -119,13 +124,15 @@ def parser() -> argparse.ArgumentParser:
         two.add_argument(f"--{name}", type=kind, action="append", help=f"{text}; repeatable")
     three = _add(commands, "report", "an HTML page and Markdown of a run", _report)
     three.add_argument("results", nargs="?", type=Path, metavar="FILE",
-                       help="of `run`; default: your last one, else the recorded one")  # fmt: skip
+                       help="of `run`; default: your last one, else the recorded one; "
+                            "with --summary the recorded one")  # fmt: skip
     three.add_argument("--summary", action="store_true",
                        help="print the README's table and write nothing")  # fmt: skip
     three.add_argument("--html", type=Path, metavar="FILE", help="default: beside the results")
     three.add_argument("--markdown", type=Path, metavar="FILE", help="default: beside the results")
     four = _add(commands, "advise", "which layout for so many partitions?", _advise)
-    four.add_argument("--results", type=Path, metavar="FILE", help="as of report")
+    four.add_argument("--results", type=Path, metavar="FILE",
+                      help="of `run`; default: the recorded run")  # fmt: skip
     for name, usual, text in (
         ("partitions", None, "of all topics"),
         ("topics", 0, "the partitions are spread over so many; default: ten each"),
@@ -218,6 +225,30 @@ def _chosen(asked: argparse.Namespace, blocks: tuple[Block, ...]) -> list[Block]
     return kept + [Block(work, size_of(size), MAIN) for work in added for size in OWN_PLACES]
 
 
+def _again(asked: argparse.Namespace) -> list[Block]:
+    """Return the blocks that are measured again, each with what the file has of it, too."""
+    if asked.only or asked.work or asked.layout or not asked.resume:
+        raise Unavailable("--again is for blocks of the table in the file of --resume, as they are")
+    known = {block.label: block for block in (QUICK if asked.quick or asked.tiny else DEFAULT)}
+    found = []
+    for given in dict.fromkeys(asked.again):
+        label = given.replace(" x ", " × ")
+        if label not in known:
+            raise Unavailable(f"--again {given}: no such block; `python -m bench list` has them")
+        found.append(known[label])
+    return found
+
+
+def _with_recorded(block: Block, recorded: list[str]) -> Block:
+    """Return a block with the contenders of the table, and with those that a file has of it."""
+    known = {name_of(which) for which in block.contenders}
+    more = [name for name in recorded if name not in known]
+    if own := [name for name in more if name not in CONTENDERS]:
+        raise Unavailable(f"{block.label!r} has {own[0]}, which is not of the table: its rows of "
+                          "that block would be lost; begin a new file")  # fmt: skip
+    return replace(block, contenders=(*block.contenders, *more))
+
+
 def _counts(asked: argparse.Namespace, amount: Amount) -> bool:
     """Return whether system calls are counted: a full run does it where it can."""
     there = shutil.which("strace") is not None
@@ -230,7 +261,8 @@ def _counts(asked: argparse.Namespace, amount: Amount) -> bool:
 
 def _run(asked: argparse.Namespace) -> None:
     amount = _amount(asked)
-    blocks = _chosen(asked, QUICK if asked.quick or asked.tiny else DEFAULT)
+    table_of = QUICK if asked.quick or asked.tiny else DEFAULT
+    blocks = _again(asked) if asked.again else _chosen(asked, table_of)
     counts = _counts(asked, amount)
     for layout in asked.layout:
         contender(layout)  # a mistake is noticed now
@@ -252,7 +284,9 @@ def _run(asked: argparse.Namespace) -> None:
         raise Unavailable("--resume goes on with its file: --output is for a new one")
     if asked.resume and not path.exists():
         raise Unavailable(f"--resume {path}: there is no such file")
-    results = Results(path, head, resume=asked.resume is not None)
+    again = {block.label for block in blocks} if asked.again else set()
+    results = Results(path, head, resume=asked.resume is not None, again=again)
+    blocks = [_with_recorded(b, results.layouts(b.label)) if again else b for b in blocks]
     places: list[Path] = []
     scale = "tiny" if amount == "tiny" else amount
     began = time.monotonic()
@@ -271,13 +305,18 @@ def _run(asked: argparse.Namespace) -> None:
         print(f"[{number}/{total}, {minutes:.1f} min] {block.work.question}: {block.label}")
         print("\n".join(lines(rows)) + "\n", flush=True)
 
-    print(f"{cells(blocks)} cells, {len(blocks)} blocks, {path}", flush=True)
+    print(f"{cells(blocks)} cells in {len(blocks)} block{'s' * (len(blocks) > 1)}, {path}",
+          flush=True)  # fmt: skip
     try:
-        plan = plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts)
+        plan = plan_with(
+            PLANS[amount], rounds=asked.rounds, counts_calls=counts, cell_seconds=asked.cell_seconds
+        )
         run(blocks, amount, text, place, results, progress, plan)
     except KeyboardInterrupt:
         print(f"bench: interrupted; go on with --resume {path}", file=sys.stderr)
         raise
+    else:
+        print(f"python -m bench report {path}   # draws it")
     finally:
         for one in places:
             shutil.rmtree(one, ignore_errors=True)
@@ -291,14 +330,17 @@ def settings(blocks: list[Block]) -> dict[str, str]:
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """Format the cells of one block."""
-    found = [_HEAD]
-    for cell in table(rows).to_pylist():
+    cells = table(rows).to_pylist()
+    opens = any(_opens(cell["work"]) for cell in cells)
+    found = [f"  {'':24}{'ms' if opens else 'k/s':>10}{_HEAD}"]
+    for cell in cells:
         if cell["rate_median"] is None:
             found.append(f"  {cell['layout']:24}{cell['reason']}")
             continue
-        rates = [cell[f"rate_{name}"] / 1000 for name in ("min", "max")]
-        text = f"  {cell['layout']:24}{_number(cell['rate_median'] / 1000):>10}"
-        text += f"{f'{_number(rates[0])}..{_number(rates[1])}':>19}"
+        rates = [cell[f"rate_{name}"] / 1000 for name in ("median", "min", "max")]
+        middle, *ends = [1 / rate for rate in rates] if opens else rates
+        text = f"  {cell['layout']:24}{_number(middle):>10}"
+        text += f"{'..'.join(map(_number, sorted(ends))):>19}"
         widths = (("p50_us", 9), ("p99_us", 9), ("p999_us", 9), ("max_us", 10), ("cpu_us", 8),
                   ("peak_mb", 7), ("files", 8), ("calls_each", 9))  # fmt: skip
         text += "".join(f"{_number(cell[name]):>{width}}" for name, width in widths)
@@ -314,7 +356,13 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.2f}"
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def _opens(work: str) -> bool:
+    return work in BY_NAME and BY_NAME[work].opens
 
 
 def _compare(asked: argparse.Namespace) -> None:
@@ -341,6 +389,7 @@ def _compare(asked: argparse.Namespace) -> None:
         found = compare(
             asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,
             plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts),
+            progress=lambda text: print(f"bench: {text}", file=sys.stderr),
         )  # fmt: skip
     finally:
         shutil.rmtree(where, ignore_errors=True)
@@ -377,7 +426,13 @@ def _summary(row: dict[str, Any]) -> str:
         return str(row["reason"])
     p99 = "" if row["p99_us"] is None else f", p99 {_number(row['p99_us'])} us"
     calls = "" if row["calls_each"] is None else f", {row['calls_each']:.2f} system calls each"
-    return f"{_number(row['rate_median']):>12} messages/s{p99}, {_number(row['peak_mb'])} MB{calls}"
+    rates = [row[f"rate_{name}"] for name in ("median", "min", "max")]
+    unit = "messages/s"
+    if _opens(row["work"]):
+        rates, unit = [1000 / rate for rate in rates], "ms"
+    middle, low, high = map(_number, (rates[0], *sorted(rates[1:])))
+    between = "" if row["rounds"] == 1 else f" ({low} to {high})"
+    return f"{middle:>12} {unit}{between}{p99}, {_number(row['peak_mb'])} MB{calls}"
 
 
 def _soak(asked: argparse.Namespace) -> None:
@@ -417,11 +472,18 @@ def _list(asked: argparse.Namespace) -> None:
             print(f"  {block.label:44}{', '.join(map(str, block.contenders))}")
 
 
-def _results(given: Path | None) -> Path:
-    """Return the results that were asked for: without a name the last of `run`, or the recorded."""
-    if given is not None:
-        return given
-    return max(bars.RESULTS.glob("laboratory-*.jsonl"), default=_OURS)
+def _last() -> Path | None:
+    return max(bars.RESULTS.glob("laboratory-*.jsonl"), default=None)
+
+
+def _recorded(given: Path | None) -> Path:
+    """Return the results that were asked for: without a name the recorded run.
+
+    A run of the user's may have few blocks, as a quick one: it answers when it is named.
+    """
+    if given is None and (last := _last()) is not None:
+        print(f"bench: this is by the recorded run; your last one is {last}", file=sys.stderr)
+    return given or _OURS
 
 
 def _report(asked: argparse.Namespace) -> None:
@@ -429,7 +491,8 @@ def _report(asked: argparse.Namespace) -> None:
     from bench.report.model import Model
     from bench.report.model_page import sections
 
-    path = _results(asked.results)
+    last = None if asked.summary else asked.results or _last()
+    path = last or _recorded(asked.results)
     report = results.load(path)
     if missing := results.absent(report):
         print(f"bench: {len(missing)} blocks of the table are not in {path}, or not with every "
@@ -461,7 +524,7 @@ def _advise(asked: argparse.Namespace) -> None:
     question = asked_for(
         asked.partitions, asked.topics, asked.body, asked.durability, asked.readers
     )  # fmt: skip
-    path = _results(asked.results)
+    path = _recorded(asked.results)
     report = results.load(path)
     print(f"By {path.name}: " + results.about(report)[0])
     print(advice_lines(Model(report.cells), question, report.cells))

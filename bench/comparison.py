@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,12 +58,14 @@ def compare(
     amount: Amount = "quick",
     payload: Path | None = None,
     plan: Plan | None = None,
+    progress: Callable[[str], object] = lambda text: None,
 ) -> pa.Table:
     """Measure layouts beside each other; a row a cell, with a reason where there is no measure.
 
     `layouts`: names of `bench list`, `module:Class`, `file.py:Class`, or classes that another
     process can import. `workloads`: names, `module:NAME` of a `Work`, or such objects. `sizes`:
     `Size` objects or dicts of their fields. Answers are compared before anything is timed.
+    `progress` gets a line before each workload at each size.
     """
     chosen = tuple(_importable(layout) for layout in layouts)
     blocks = blocks_of(chosen, workloads, sizes)
@@ -74,6 +76,7 @@ def compare(
         for block in blocks:
             _check_room(block.size, place)
         for number, block in enumerate(blocks):
+            progress(f"[{number + 1}/{len(blocks)}] {block.label}")
             inside = place / str(number)
             inside.mkdir()
             run_block(block, amount, text, inside, rows.append, plan or PLANS[amount])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench.layouts.layout import Unavailable, load_layout
@@ -22,6 +25,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SCRATCH = RESULTS / "scratch"
 SHARED_MEMORY = Path("/dev/shm")
+_PREFIX, _HELD = "tubestore-bench-", "held"
 ROOM_BYTES = {"full": 8 << 30, "quick": 4 << 30, "tiny": 1 << 28}
 
 
@@ -88,8 +92,27 @@ def place_for(directory: Path | None, scale: Scale) -> Path:
         room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free
         fits = room and room >= ROOM_BYTES[scale] and file_system(SHARED_MEMORY) == "tmpfs"
         directory = SHARED_MEMORY if fits else SCRATCH
-    directory.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="tubestore-bench-", dir=directory))
+        directory.mkdir(parents=True, exist_ok=True)
+    elif not directory.is_dir():
+        raise Unavailable(f"--dir {directory}: there is no such directory")
+    _remove_left(directory)
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
+    held = os.open(place, os.O_RDONLY)  # until this process ends
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (place / _HELD).touch()
+    return place
+
+
+def _remove_left(directory: Path) -> None:
+    """Remove what killed runs have left: their directories are locked no longer."""
+    for left in directory.glob(f"{_PREFIX}*/{_HELD}"):
+        with suppress(OSError):  # it is locked, of another user, or gone
+            lock = os.open(left.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left.parent)
+            finally:
+                os.close(lock)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -87,6 +87,8 @@ class _Cell:
     place: Path
     plan: Plan
     spent: float = 0.0
+    #: What its process has started, as far as it was seen.
+    started: set[Any] = field(default_factory=set)
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def ask(self, request: str | None = None, seconds: float | None = None) -> dict[str, Any]:
@@ -116,7 +118,9 @@ class _Cell:
 
     def _check(self, process: Any, free: int) -> None:
         plan = self.plan
-        memory = sum(system.anonymous_mb(one.pid) for one in _family(process))
+        family = _family(process)
+        self.started.update(family[1:])
+        memory = sum(system.anonymous_mb(one.pid) for one in family)
         if memory > plan.limit_mb:
             raise Unavailable(f"it took more than the limit of {plan.limit_mb:g} MB")
         if free - system.free_files(self.place.parent) > plan.limit_files:
@@ -124,12 +128,18 @@ class _Cell:
 
     def end(self) -> None:
         """End the process, with all that it has started, and remove its files."""
+        import psutil
+
+        self.started.update(_below(self.process.pid))
         with contextlib.suppress(OSError):
             self.pipe.send("end")
         self.process.join(5)
         # The process leads a session of its own: what is left in its group was started by it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        for one in self.started:  # in a session of its own
+            with contextlib.suppress(psutil.Error):
+                one.kill()
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
@@ -142,6 +152,16 @@ def _family(process: Any) -> list[Any]:
 
     try:
         return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _below(pid: int) -> list[Any]:
+    """Return the processes that one has started, and those that these have."""
+    import psutil
+
+    try:
+        return _family(psutil.Process(pid))[1:]
     except psutil.NoSuchProcess:
         return []
 
@@ -272,8 +292,14 @@ def _main_hidden() -> Iterator[None]:
 class Results:
     """A file of JSON lines; what was complete in it is not measured again."""
 
-    def __init__(self, path: Path, head: dict[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, path: Path, head: dict[str, Any], *, resume: bool, again: Collection[str] = ()
+    ) -> None:
+        if path.exists() and not path.is_file():
+            raise Unavailable(f"{path}: not a file; results are written to a file of their own")
         self.path = path
+        #: The labels of blocks that are measured again: their lines take the place of the earlier.
+        self._again = again
         #: Of the code that measures what is added.
         self.commit = head.get("commit")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,8 +318,8 @@ class Results:
             self._replace([head])
 
     def has(self, block: Block) -> bool:
-        """True if a block was measured, with all of its contenders."""
-        if block.label not in self._done:
+        """True if a block was measured, with all of its contenders, and is not wanted again."""
+        if block.label not in self._done or block.label in self._again:
             return False
         known = self._done[block.label]
         lacking = [] if known is None else sorted(_names(block) - known)
@@ -303,16 +329,39 @@ class Results:
             )
         return True
 
-    def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append the lines of a block."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_lines(rows))
+    def layouts(self, label: str) -> list[str]:
+        """Return the contenders that the file has of a block, in their order; none without it."""
+        rows = _by_block(read(self.path)).get(label, [])
+        return list(dict.fromkeys(row["layout"] for row in rows if "layout" in row))
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append the lines of a block, or put them where the file has it already."""
+        label = rows[-1]["label"]
+        if label not in self._done:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_lines(rows))
+            return
+        found = _by_block(read(self.path)) | {label: rows}
+        self._replace(row for block in found.values() for row in block)
 
     def _replace(self, rows: Iterable[dict[str, Any]]) -> None:
         """Write the file anew; a kill meanwhile leaves what it was."""
-        beside = self.path.with_name(self.path.name + ".new")
+        path = self.path.resolve()
+        beside = path.with_name(path.name + ".new")
         beside.write_text(_lines(rows), encoding="utf-8")
-        beside.replace(self.path)
+        beside.replace(path)
+
+
+def _by_block(rows: Iterable[dict[str, Any]]) -> dict[str, Sequence[dict[str, Any]]]:
+    """Return the lines of each block by its label; the head is under ""."""
+    found: dict[str, Sequence[dict[str, Any]]] = {}
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        lines.append(row)
+        if row["kind"] in ("laboratory", "block"):
+            found[row.get("label", "")] = lines
+            lines = []
+    return found
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> str:

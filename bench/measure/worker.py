@@ -71,6 +71,8 @@ def serve(pipe: Connection, task: Task) -> None:
     logging.disable(logging.WARNING)
     with contextlib.suppress(OSError):
         os.setsid()  # what a contender starts ends with its cell
+    system.adopt_orphans()
+    os.dup2(2, 1)  # what it prints is not of the results
     _allow_files()
     try:
         with ExitStack() as stack:

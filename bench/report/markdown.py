@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bench.report.results import Cell, Report, about, absent, label, number, works_of
+from bench.workloads.works import BY_NAME
 
 
 class _Row(NamedTuple):
@@ -78,7 +79,8 @@ def markdown(report: Report) -> str:
     out = [*about(report), ""]
     for _, question, cells in works_of(report):
         out += [f"### {question[0].upper()}{question[1:]} (`{cells[0]['work']}`)", ""]
-        out += [_line(["layout", "size", "messages/s", "p99 µs", "peak MB", "files", "rounds"])]
+        unit = "ms" if _opens(cells[0]) else "messages/s"
+        out += [_line(["layout", "size", unit, "p99 µs", "peak MB", "files", "rounds"])]
         out += [_line(["---", "---", *["---:"] * 5]), *map(_of_cell, cells), ""]
     if missing := absent(report):
         out += ["### Not in these results", "", *(f"- {line}" for line in missing), ""]
@@ -88,10 +90,15 @@ def markdown(report: Report) -> str:
 def _of_cell(cell: Cell) -> str:
     if cell["rate_median"] is None:
         return _line([cell["layout"], label(cell), cell["reason"], "", "", "", "0"])
-    columns = ("rate_median", "p99_us", "peak_mb", "files")
-    values = [number(cell[one]) for one in columns]
+    rate = cell["rate_median"]
+    columns = ("p99_us", "peak_mb", "files")
+    values = [number(1e3 / rate if _opens(cell) else rate), *(number(cell[one]) for one in columns)]
     rounds = f"{cell['rounds']} ({cell['reason']})" if cell["reason"] else str(cell["rounds"])
     return _line([cell["layout"], label(cell), *values, rounds])
+
+
+def _opens(cell: Cell) -> bool:
+    return cell["work"] in BY_NAME and BY_NAME[cell["work"]].opens
 
 
 def _line(values: Sequence[str]) -> str:

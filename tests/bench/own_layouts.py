@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections import defaultdict
@@ -89,8 +90,37 @@ class Parent(Lists):
     def __init__(self, root: Path, **sizes: Any) -> None:
         super().__init__(root, **sizes)
         left = subprocess.Popen(["sleep", "600"])
-        with (root.parents[1] / "children").open("a") as file:
-            file.write(f"{left.pid}\n")
+        _note(root, left.pid)
+
+
+def _note(root: Path, pid: int) -> None:
+    with (root.parents[1] / "children").open("a") as file:
+        file.write(f"{pid}\n")
+
+
+class Runaway(Lists):
+    """Starts a process in a session of its own, and one whose parent ends at once."""
+
+    name = "runaway"
+
+    def __init__(self, root: Path, **sizes: Any) -> None:
+        super().__init__(root, **sizes)
+        _note(root, subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+        parent = os.fork()
+        if parent == 0:
+            os.setsid()
+            _note(root, subprocess.Popen(["sleep", "600"]).pid)
+            os._exit(0)
+        os.waitpid(parent, 0)
+
+
+class Talkative(Lists):
+    """Prints."""
+
+    name = "talkative"
+
+    def flush(self) -> None:
+        print("a word of the layout's", flush=True)
 
 
 class NamedAsAPath(Lists):

@@ -168,6 +168,7 @@ def test_command_writes_lines_that_can_be_reported_again(
 ) -> None:
     output = tmp_path / "results.jsonl"
     place = tmp_path / "place"
+    place.mkdir()
     arguments = ["--tiny", "--only", "scan-crc", "--dir", str(place), "--output", str(output)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out

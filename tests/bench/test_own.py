@@ -16,6 +16,7 @@ from bench.comparison import compare
 from bench.layouts import registry
 from bench.layouts.capabilities import Unavailable
 from bench.measure.laboratory import PLANS, plan_with, read
+from bench.run import place_for
 from bench.workloads.works import QUICK
 from rocketcompat.store.structures import unregister
 
@@ -58,6 +59,7 @@ def test_a_file_with_a_layout_takes_part_in_a_run(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results.jsonl"
+    (tmp_path / "at").mkdir()
     arguments = ["run", "--tiny", "--only", "scan", "--rounds", "1", "--dir", str(tmp_path / "at"),
                  "--layout", f"{own}:FileEach", "--output", str(results)]  # fmt: skip
     assert main(arguments) == 0
@@ -81,9 +83,11 @@ def test_the_workload_on_the_page_takes_part_in_a_run_and_in_a_comparison(
     if not by_path:
         monkeypatch.syspath_prepend(own.parent)
         layout, work = "own:FileEach", "ends:FIRST"
+    (tmp_path / "at").mkdir()
     small = ["--tiny", "--rounds", "1", "--dir", str(tmp_path / "at")]
     assert main(["compare", layout, "tubestore", "--only", work, *small]) == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert progress == "bench: [1/1] first 1 × 10\n"
     assert printed.startswith("first: read the first message of a partition")
     assert printed.count("messages/s, p99") == 2
     path = tmp_path / "results.jsonl"
@@ -187,6 +191,9 @@ def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
         (["compare", "lmdb", "--partitions", "9000", "--messages", "20"], "20 messages do not"),
         (["compare", "lmdb", "--messages", "-5"], "messages: -5 is not a whole number"),
         (["compare", "lmdb", "--dir", "/proc"], "bench: "),
+        (["compare", "lmdb", "--dir", "/no-such"], "--dir /no-such: there is no such directory"),
+        (["run", "--again", "append 1 x 1"], "--again is for blocks of the table in the file of"),
+        (["run", "--again", "append 2 x 2", "--resume", "a.jsonl"], "append 2 x 2: no such block"),
         (["compare", "lmdb", "--output", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),
         (["compare", "lmdb", "--output", "x.txt"], "x.txt: name the table .csv or .parquet"),
         (["run", "--tiny", "--output", "x.parquet"], "the results of a run are JSON Lines"),
@@ -213,6 +220,24 @@ def test_a_run_does_not_replace_the_results_of_another(
     assert capsys.readouterr().err.endswith("is there already: --resume goes on with it, or name "
                                             "another\n")  # fmt: skip
     assert path.read_text() == "an hour of work\n"
+
+
+def test_a_run_that_was_killed_leaves_files_that_the_next_one_removes(tmp_path: Path) -> None:
+    """Its lock is gone with it: no directory of a run that goes on, nor another one, is removed."""
+    stranger = tmp_path / "tubestore-bench-of-another"
+    stranger.mkdir()
+    first = place_for(tmp_path, "tiny")
+    code = "import sys; from pathlib import Path; from bench.run import place_for\n"
+    code += "print(place_for(Path(sys.argv[1]), 'tiny')); sys.stdout.flush()\n"
+    code += "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    killed = Path(done.stdout.strip())
+    assert killed.is_dir()
+    second = place_for(tmp_path, "tiny")
+    assert sorted(tmp_path.iterdir()) == sorted([stranger, first, second])
 
 
 def test_no_round_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:

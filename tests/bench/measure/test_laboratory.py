@@ -98,8 +98,11 @@ def test_a_cell_that_fails_shows_its_reason_and_leaves_nothing(
 
 
 @pytest.mark.gate
-def test_a_process_that_a_layout_has_started_ends_with_its_cell(tmp_path: Path) -> None:
-    block = Block(BY_NAME["append"], Size(partitions=2), (f"{OWN}:Parent",))
+@pytest.mark.parametrize("name", ["Parent", "Runaway"])
+def test_a_process_that_a_layout_has_started_ends_with_its_cell(name: str, tmp_path: Path) -> None:
+    if name == "Runaway" and not sys.platform.startswith("linux"):
+        pytest.skip("only Linux gives a process whose parent has ended to a process above it")
+    block = Block(BY_NAME["append"], Size(partitions=2), (f"{OWN}:{name}",))
     place = tmp_path / "at"
     place.mkdir()
     (row,) = rows_of(block, place, plan_with(PLANS["tiny"], rounds=1))
@@ -230,6 +233,71 @@ def test_a_run_goes_on_with_the_first_block_that_is_missing(
         go(resume=True)
     with pytest.raises(Unavailable, match="their cores is 2, and here it is 3"):
         Results(path, HEAD | {"cores": 3}, resume=True)
+
+
+def test_blocks_that_are_measured_again_take_the_place_of_what_a_file_has_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "bench.measure.laboratory.run_block",
+        lambda block, *rest: [
+            rest[3]({"kind": "run", "layout": name, "round": 0}) for name in block.contenders
+        ],
+    )
+    blocks = [Block(BY_NAME["append"], Size(topics=n), ("lmdb",)) for n in (1, 2, 3)]
+    path = tmp_path / "results.jsonl"
+
+    def go(blocks: list[Block], commit: str, **named: Any) -> list[str]:
+        ran: list[str] = []
+        results = Results(path, HEAD | {"commit": commit}, **named)
+        run(blocks, "tiny", TEXT, lambda block: tmp_path, results,
+            lambda block, *_: ran.append(block.label), PLANS["tiny"])  # fmt: skip
+        return ran
+
+    go(blocks, "c", resume=True)
+    again = Block(BY_NAME["append"], Size(topics=2), ("lmdb", "sqlite"))
+    assert go([again], "d", resume=True, again={again.label}) == [again.label]
+    rows = read(path)
+    found = [(row["label"], row["commit"], row["contenders"]) for row in rows
+             if row["kind"] == "block"]  # fmt: skip
+    assert found == [
+        (blocks[0].label, "c", ["lmdb"]), (again.label, "d", ["lmdb", "sqlite"]),
+        (blocks[2].label, "c", ["lmdb"]),
+    ]  # fmt: skip
+    assert [row["layout"] for row in rows if row["kind"] == "run"] == [
+        "lmdb", "lmdb", "sqlite", "lmdb"
+    ]  # fmt: skip
+    assert Results(path, HEAD, resume=True).layouts(again.label) == ["lmdb", "sqlite"]
+    assert go([again], "e", resume=True) == [], "once it is there, a run goes on behind it"
+
+
+def test_results_are_written_to_no_device_and_behind_a_link(tmp_path: Path) -> None:
+    """A file that is written anew takes its name: a device would be gone."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Unavailable, match="pipe: not a file"):
+        Results(tmp_path / "pipe", HEAD, resume=False)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to("results.jsonl")
+    Results(link, HEAD, resume=False)
+    assert link.is_symlink()
+    assert read(tmp_path / "results.jsonl") == [HEAD]
+
+
+def test_what_a_layout_prints_is_not_in_the_output_of_a_program(tmp_path: Path) -> None:
+    text = (
+        "import bench\n"
+        "if __name__ == '__main__':\n"
+        "    found = bench.compare(['tests.bench.own_layouts:Talkative'], ['append'],\n"
+        "                          amount='tiny')\n"
+        "    print(found['reason'].to_pylist())\n"
+    )
+    (tmp_path / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=100, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.stdout == "[None]\n"
+    assert "a word of the layout's" in done.stderr
 
 
 def test_the_recorded_run_can_go_on_with_the_blocks_that_are_new(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ def test_the_default_list_has_at_most_two_hundred_cells_and_every_workload() -> 
     assert not {name for block in QUICK for name in block.contenders} & REAL
 
 
+def test_no_two_blocks_of_a_list_have_one_name() -> None:
+    """The results of a run know a block by its name: the second one would never be measured."""
+    for blocks in (DEFAULT, QUICK):
+        assert len({block.label for block in blocks}) == len(blocks)
+
+
 def test_the_default_list_has_the_axis_of_partitions_for_each_main_layout() -> None:
     places = Counter(
         (block.size.topics, block.size.partitions)
