@@ -86,9 +86,11 @@ def tubemq_read(case: Case) -> Iterator[Runner]:
     driver = driver_of("TubeDriver")
     root = case.place / "tubemq"
     shutil.copytree(case.stored(TopicSharded), root)
+    expected = case.digest()
 
     def run(messages: int) -> Measure:
         row = driver.bench_read(root, "topic00000", 0, case.partitions, seconds=READ_SECONDS)
+        expected.compare(row)
         return Measure(row["messages"], row["partitions"], row["seconds"])
 
     yield run

@@ -6,7 +6,8 @@ A layout that stores nothing would win every workload.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,6 +90,36 @@ class Answers:
     def _digests(self, bodies: Iterable[bytes]) -> list[bytes]:
         """Of each body: a partition of a gigabyte is not kept to be compared."""
         return [xxhash.xxh3_64_digest(body) for body in bodies]
+
+
+class Digest:
+    """How many messages are stored, and a digest of them, as the drivers' `Digest.java` has it.
+
+    Messages of a place have an order, places have none. A driver reads with its own classes, so the
+    digest is all that is compared of its reads.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._messages = 0
+
+    def add(self, place: str, body: bytes) -> None:
+        """Add the next message of a place."""
+        before = self._places.get(place)
+        self._places[place] = zlib.crc32(
+            body, zlib.crc32(place.encode()) if before is None else before
+        )
+        self._messages += 1
+
+    def compare(self, row: Mapping[str, Any]) -> None:
+        """Refuse the row of a driver that has read something else."""
+        if row["readBack"] != self._messages:
+            raise Unavailable(f"it gives back {row['readBack']} messages for {self._messages}")
+        if row["digest"] != sum(self._places.values()):
+            raise Unavailable(
+                f"it gives back other messages than were stored: {self._messages} with another "
+                "digest"
+            )
 
 
 def _pages(layout: Reads, topic: int, partition: int) -> Iterator[list[bytes]]:

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.layouts.layout import Durability, Layout, Unavailable, fresh
-from bench.workloads.answers import Answers
+from bench.workloads.answers import Answers, Digest
 from bench.workloads.payload import SEED, Payload, Skew, zipf
 
 T = TypeVar("T")
@@ -174,6 +174,15 @@ class Case:
         """Return what a layout of `stored` has to give back."""
         found = Answers(self.topics, self.partitions)
         found.add(self.filling())
+        return found
+
+    def digest(self) -> Digest:
+        """Return what a driver that reads all of `stored` has to have read."""
+        found = Digest()
+        for table in self.filling():
+            columns = (table.column(name).to_pylist() for name in ("topic", "partition", "body"))
+            for topic, partition, body in zip(*columns, strict=True):
+                found.add(f"topic{topic:05d}-{partition}", body)
         return found
 
     def filling(self) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from bench.comparison import compare
 from bench.layouts.capabilities import Unavailable
+from bench.layouts.registry import contender
 from bench.measure.laboratory import PLANS, plan_with
 from bench.real import written
 from bench.real.drivers import DriverUnavailable, RocketDriver, TubeDriver
@@ -64,6 +66,32 @@ def test_tubemq_appends_the_bodies_of_the_payload_in_the_order_that_is_expected(
     assert row["messages"] == 500
     written.compare(case, root, 500, 1, rocket=False)
     refuses_others(case, root, 500, 1, rocket=False)
+
+
+@pytest.mark.parametrize(
+    ("layout", "works"),
+    [
+        ("tubemq", ["read"]),
+        ("rocketmq-4.9.8", ["read", "scan", "by-key"]),
+        ("rocketmq-5.3.3", ["by-key"]),
+    ],
+)
+def test_reads_of_the_real_classes_are_measured_if_they_have_the_digest_of_what_was_stored(
+    layout: str, works: list[str], tmp_path: Path
+) -> None:
+    size = Size(partitions=3, messages=2500, body=128)
+    case, other = size.case(tmp_path, TEXT), size.case(tmp_path, TEXT[1:] + TEXT[:1])
+    other._stored = case._stored  # expects other bodies of the same files
+    for name in works:
+        start = contender(layout).drivers[name]
+        with start(case) as runner:
+            assert runner(2500).messages > 0
+        shutil.rmtree(tmp_path / "tubemq", ignore_errors=True)
+        with (
+            start(other) as runner,
+            pytest.raises(Unavailable, match="gives back other messages than were stored"),
+        ):
+            runner(2500)
 
 
 def case_in(folder: Path, **sizes: int) -> Case:

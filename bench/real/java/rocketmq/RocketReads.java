@@ -6,37 +6,44 @@ import java.util.Random;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
 import java.util.function.LongSupplier;
+import java.util.function.ToLongFunction;
 import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.MessageArrivingListener;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
-/** Rates of the real store's reads over a store that is there, warm: the first round is not counted. */
+/**
+ * Rates of the real store's reads over a store that is there, warm: the first rounds are not counted. One of them gives
+ * the digest of what was read.
+ */
 final class RocketReads {
     private static final int MAGIC_BLANK = 0xCBD43194;
     private static final int PAGE = 1000;
+    private static final int CHECKED_KEYS = 1000;
 
     private RocketReads() {
     }
 
     /** Decodes every record of the log with its body; the decoder checks no checksum. */
     static void scan(Call call, RocketStore store) {
-        twice(call, "rocketmq-scan", () -> scanOnce(store));
+        call.row(twice("rocketmq-scan", seen -> scanOnce(store, seen)));
     }
 
     /** Reads and decodes queue after queue of TOPIC through getMessage. */
     static void queues(Call call, RocketStore store) {
         String topic = call.operand(1);
         int queues = call.number(2);
-        twice(call, "rocketmq-read", () -> {
+        call.row(twice("rocketmq-read", seen -> {
             long count = 0;
             for (int queueId = 0; queueId < queues; queueId++) {
-                count += readQueue(store, topic, queueId);
+                count += readQueue(store, topic, queueId, seen);
             }
             return count;
-        });
+        }));
     }
 
     /** Looks up random keys "kN", N below the operand KEYS, each found once; gives the percentiles, too. */
@@ -46,7 +53,11 @@ final class RocketReads {
         int asked = call.number(3);
         Random random = new Random(1);
         long[] nanos = new long[asked];
-        Map<String, Object> row = twice(call, "rocketmq-query", () -> {
+        Digest digest = new Digest();
+        for (int number = 0; number < Math.min(keys, CHECKED_KEYS); number++) {
+            addFound(store, topic, "k" + number, digest);
+        }
+        Map<String, Object> row = timed("rocketmq-query", () -> {
             for (int i = 0; i < asked; i++) {
                 String key = "k" + random.nextInt(keys);
                 long start = System.nanoTime();
@@ -62,7 +73,19 @@ final class RocketReads {
         Arrays.sort(nanos);
         row.put("p50", nanos[asked / 2] / 1e3);
         row.put("p99", nanos[(int) (asked * 0.99)] / 1e3);
-        call.row(row);
+        call.row(digest.into(row));
+    }
+
+    /** Adds the messages of a key; the index knows hashes alone, so a client compares the keys. */
+    private static void addFound(RocketStore store, String topic, String key, Digest digest) {
+        QueryMessageResult result = store.store.queryMessage(topic, key, 32, 0, Long.MAX_VALUE);
+        for (ByteBuffer buffer : result.getMessageBufferList()) {
+            MessageExt message = MessageDecoder.decode(buffer, true, false);
+            if (key.equals(message.getKeys())) {
+                digest.add(key, message.getBody());
+            }
+        }
+        result.release();
     }
 
     /** Puts N messages at RATE a second, and pulls each as soon as the arrival listener reports it; warm. */
@@ -123,22 +146,26 @@ final class RocketReads {
         }
     }
 
-    private static Map<String, Object> twice(Call call, String name, LongSupplier work) {
+    /** Does the work for its digest, and then with the clock. */
+    private static Map<String, Object> twice(String name, ToLongFunction<Consumer<MessageExt>> work) {
+        Digest digest = new Digest();
+        work.applyAsLong(message ->
+                digest.add(message.getTopic() + "-" + message.getQueueId(), message.getBody()));
+        return digest.into(timed(name, () -> work.applyAsLong(message -> { })));
+    }
+
+    private static Map<String, Object> timed(String name, LongSupplier work) {
         work.getAsLong();
         long start = System.nanoTime();
         double cpu = Call.cpuSeconds();
         long count = work.getAsLong();
         double seconds = Call.seconds(start);
-        Map<String, Object> row = Json.object(
+        return Json.object(
                 "kind", "bench", "bench", name, "messages", count, "seconds", seconds,
                 "cpuSeconds", Call.cpuSeconds() - cpu, "rate", count / seconds);
-        if (!name.endsWith("query")) {
-            call.row(row);
-        }
-        return row;
     }
 
-    private static long scanOnce(RocketStore store) {
+    private static long scanOnce(RocketStore store, Consumer<MessageExt> seen) {
         long at = store.store.getMinPhyOffset();
         long end = store.store.getMaxPhyOffset();
         long count = 0;
@@ -153,9 +180,11 @@ final class RocketReads {
                 }
                 if (buffer.getInt(start + 4) != MAGIC_BLANK) {
                     buffer.position(start);
-                    if (MessageDecoder.decode(buffer, true, false) == null) {
+                    MessageExt message = MessageDecoder.decode(buffer, true, false);
+                    if (message == null) {
                         throw new IllegalStateException("not decodable: " + (at + start));
                     }
+                    seen.accept(message);
                     count++;
                 }
                 start += size;
@@ -169,13 +198,15 @@ final class RocketReads {
         return count;
     }
 
-    private static long readQueue(RocketStore store, String topic, int queueId) {
+    private static long readQueue(RocketStore store, String topic, int queueId, Consumer<MessageExt> seen) {
         long at = 0;
         long count = 0;
         while (true) {
             GetMessageResult result = store.store.getMessage("bench", topic, queueId, at, PAGE, null);
             for (ByteBuffer buffer : result.getMessageBufferList()) {
-                if (MessageDecoder.decode(buffer, true, false) != null) {
+                MessageExt message = MessageDecoder.decode(buffer, true, false);
+                if (message != null) {
+                    seen.accept(message);
                     count++;
                 }
             }

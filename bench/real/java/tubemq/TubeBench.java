@@ -1,5 +1,7 @@
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Map;
+import org.apache.inlong.tubemq.corebase.protobuf.generated.ClientBroker.TransferedMessage;
 import org.apache.inlong.tubemq.server.broker.msgstore.disk.GetMessageResult;
 import org.apache.inlong.tubemq.server.common.utils.AppendResult;
 
@@ -9,6 +11,11 @@ final class TubeBench {
     private static final int LOOPBACK = 0x7f000001;
 
     private TubeBench() {
+    }
+
+    /** Gets what a call has read. */
+    private interface Seen {
+        void page(int partition, List<TransferedMessage> found);
     }
 
     /** Appends to a new store; the warm-up has a store of its own, removed before the clock starts. */
@@ -48,22 +55,27 @@ final class TubeBench {
         }
     }
 
-    /** Reads partition after partition to its end, as long as there is time. */
+    /** Reads everything for its digest; then partition after partition to its end, as long as there is time. */
     static void read(Call call, TubeStore.Setup setup, Path root) throws Exception {
         String topic = call.operand(1);
         int storeId = call.number(2);
         int partitions = call.number(3);
         int limit = call.option("seconds", 30);
         try (TubeStore store = setup.open(root, topic, storeId, false)) {
-            readAll(store, storeId, partitions, WARM_UP, limit);
+            Digest digest = new Digest();
+            readAll(store, storeId, partitions, Long.MAX_VALUE, Integer.MAX_VALUE,
+                    (partition, found) -> found.forEach(message ->
+                            digest.add(topic + "-" + partition, message.getPayLoadData().toByteArray())));
+            Seen nothing = (partition, found) -> { };
+            readAll(store, storeId, partitions, WARM_UP, limit, nothing);
             Map<String, Object> row = Json.object("kind", "bench", "bench", "tubemq-read");
-            row.putAll(readAll(store, storeId, partitions, Long.MAX_VALUE, limit));
-            call.row(row);
+            row.putAll(readAll(store, storeId, partitions, Long.MAX_VALUE, limit, nothing));
+            call.row(digest.into(row));
         }
     }
 
     private static Map<String, Object> readAll(TubeStore store, int storeId, int partitions, long wanted,
-            int limitSeconds) throws Exception {
+            int limitSeconds, Seen seen) throws Exception {
         long messages = 0;
         long bytes = 0;
         int done = 0;
@@ -75,6 +87,7 @@ final class TubeBench {
                 if (!result.isSuccess || result.lastReadOffset == 0) {
                     break;
                 }
+                seen.page(done, result.transferedMessageList);
                 messages += result.transferedMessageList.size();
                 bytes += result.totalMsgSize;
                 at = result.reqOffset + result.lastReadOffset;
