@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,12 @@ read_by = Way(frozenset({"batch", "read", "reopen"}), reading)
 first_read_by = Way(frozenset({"batch", "read", "reopen"}), partial(reading, first=True))
 #: Everything.
 scanned = Way(frozenset({"batch", "read", "scan", "reopen"}), scanning)
+
+
+def beside(contestant: Contestant, name: str, **sizes: Any) -> Contestant:
+    """Return the same work at other sizes of a `Case`, to be compared with."""
+    return Contestant(name, "limit", lambda case: contestant.start(replace(case, **sizes)))
+
 
 ENCODE = Contestant("limit: encode, CRC, write", "limit", limits.encode_and_write)
 WRITE_EACH = Contestant("limit: a write each", "limit", limits.write_each)

@@ -13,6 +13,7 @@ from bench.workloads.cases import Contestant, opening, reading, scanning
 from bench.workloads.contestants import (
     ENCODE,
     WRITE_EACH,
+    beside,
     first_read_by,
     in_batches,
     one_by_one,
@@ -61,6 +62,10 @@ VIEWS = Contestant("tubestore zero_copy", "ours", our_reads.each(sealed=True, ze
 BY_INDEX = Contestant("tubestore filter_items", "ours", our_reads.filtering(by_index=True))
 BY_SCAN = Contestant("scan with bodies", "limit", our_reads.filtering(by_index=False))
 OFFSET_AT = Contestant("tubestore offset_at", "ours", our_reads.offsets_at)
+#: The same calls to one topic.
+ONE_TOPIC = beside(in_batches(TopicSharded), "one topic", topics=1)
+ONE_TOPIC_SYNCED = beside(synced(TopicSharded), "one topic", topics=1)
+IN_PAGE_CACHE = beside(in_batches(TopicSharded), "in the page cache", durability="page_cache")
 _READERS = (read_by(TopicSharded), LEAN, GATHER, read_by(Lmdb))
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -109,25 +114,31 @@ WORKLOADS: tuple[Workload, ...] = (
         "append-topics",
         "batches of 1,000 to 1,000 topics × 10 partitions in turn, a topic a batch",
         Sizes(600_000, 200_000),
-        (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
+        (in_batches(TopicSharded), ENCODE, ONE_TOPIC, in_batches(Lmdb)),
+        (Bar(ONE_TOPIC.name, 0.8),),
         topics=1000,
         mixed=False,
+        whole=True,
         way=in_batches,
     ),
     Workload(
         "append-mixed-1k",
         "batches of 1,000 rows, each of any of 1,000 topics × 10 partitions",
         Sizes(600_000, 100_000),
-        (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
+        (in_batches(TopicSharded), ENCODE, ONE_TOPIC, in_batches(Lmdb)),
+        (Bar(ONE_TOPIC.name, 0.3),),
         topics=1000,
+        whole=True,
         way=in_batches,
     ),
     Workload(
         "append-mixed-1k-memory",
         "the same, acknowledged from memory",
         Sizes(600_000, 50_000),
-        (in_batches(TopicSharded), ENCODE, in_batches(Lmdb)),
+        (in_batches(TopicSharded), ENCODE, IN_PAGE_CACHE, in_batches(Lmdb)),
+        (Bar(IN_PAGE_CACHE.name, 1),),
         topics=1000,
+        whole=True,
         durability="memory",
         way=in_batches,
     ),
@@ -256,6 +267,31 @@ WORKLOADS: tuple[Workload, ...] = (
         batch=100,
         durability="fsync",
         needs_disk=True,
+        way=in_batches,
+    ),
+    Workload(
+        "fsync-16-topics",
+        "append one by one from 16 threads to 1,000 topics × 10 partitions, each on stable storage",
+        Sizes(40_000, 4000, 64),
+        (synced(TopicSharded), ONE_TOPIC_SYNCED),
+        (Bar(ONE_TOPIC_SYNCED.name, 0.9),),
+        topics=1000,
+        threads=16,
+        durability="fsync",
+        needs_disk=True,
+        whole=True,
+        way=synced,
+    ),
+    Workload(
+        "fsync-mixed-1k",
+        "batches of 1,000 rows, each of any of 1,000 topics × 10 partitions, on stable storage",
+        Sizes(600_000, 20_000),
+        (in_batches(TopicSharded), ONE_TOPIC, in_batches(Lmdb)),
+        (Bar(ONE_TOPIC.name, 0.4),),
+        topics=1000,
+        durability="fsync",
+        needs_disk=True,
+        whole=True,
         way=in_batches,
     ),
     Workload(

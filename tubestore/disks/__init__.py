@@ -1,4 +1,4 @@
-"""Where a root is, this machine's disk or an object storage to read, and which process writes it.
+"""Where a root is, which process writes it, and one sync for the files of many shards.
 
-Reading order: roots, object_files, writer_lock.
+Reading order: roots, object_files, writer_lock, file_syncs.
 """

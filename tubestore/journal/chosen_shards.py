@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubestore.journal.file_syncs import SyncedShard
+from tubestore.disks.file_syncs import SyncedShard
 from tubestore.journal.pending_batches import Parts, PendingBatches
 from tubestore.options import Durability
 from tubestore.record.records import EncodedBatch

@@ -26,9 +26,9 @@ from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.memory_pool import MemoryPool
 from tubestore.core.vfs import Vfs
+from tubestore.disks.file_syncs import FileSyncs
 from tubestore.errors import DiskFull, StoreFailed, TubeStoreError
 from tubestore.journal.chosen_shards import ChosenShards, JournalledShard
-from tubestore.journal.file_syncs import FileSyncs
 from tubestore.journal.left_messages import LeftMessages
 from tubestore.journal.pending_batches import PendingBatches
 from tubestore.journal.root_journal import LeftJournal, RootJournal

@@ -34,9 +34,9 @@ from tubestore.core.doors import logger
 from tubestore.core.group_commit import GroupCommit
 from tubestore.core.paths import OWN_DIRECTORY, join
 from tubestore.core.vfs import Vfs, VfsFile
+from tubestore.disks.file_syncs import FileSyncs
 from tubestore.errors import StoreBusy, StoreFailed, TubeStoreError
 from tubestore.journal.early_writes import EarlyWrites
-from tubestore.journal.file_syncs import FileSyncs
 from tubestore.journal.ring_frames import (
     HEAD_SIZE,
     SEGMENT_BYTES_MIN,

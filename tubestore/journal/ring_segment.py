@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tubestore.core.layout import Buffer
 from tubestore.core.vfs import VfsFile, VfsMap
-from tubestore.journal.file_syncs import SyncedShard
+from tubestore.disks.file_syncs import SyncedShard
 
 
 class RingShard(SyncedShard, Protocol):

@@ -21,8 +21,8 @@ from tests.proof.explorer import engine, shards, stack
 from tests.proof.explorer.explore import Broken, Explorer, Subject
 from tubestore.core import kernels
 from tubestore.core.vfs import Vfs
+from tubestore.disks.file_syncs import FileSyncs
 from tubestore.journal import redo
-from tubestore.journal.file_syncs import FileSyncs
 from tubestore.journal.pending_batches import PendingBatches
 from tubestore.reading.view import ShardView
 from tubestore.record import records

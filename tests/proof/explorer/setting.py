@@ -52,7 +52,7 @@ def quick_and_quiet() -> Iterator[None]:
         mock.patch.object(sys, "meta_path", finders),
         mock.patch("tubestore.store.directory.uuid", SimpleNamespace(uuid4=_identity)),
         mock.patch("tubestore.journal.ring_pieces._FEW", 1),
-        mock.patch("tubestore.journal.file_syncs._SYNCED_EACH_MAX", 1),
+        mock.patch("tubestore.disks.file_syncs._SYNCED_EACH_MAX", 1),
         mock.patch("tubestore.journal.ring._STEP_BYTES_MIN", 200),
         mock.patch("rocketcompat.store.structures.TubeLayout", _small_shards),
     ):

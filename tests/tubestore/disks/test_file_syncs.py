@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
+from tubestore.disks.file_syncs import FileSyncs
 from tubestore.errors import StoreFailed
-from tubestore.journal.file_syncs import FileSyncs
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 
