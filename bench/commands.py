@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import run as bars
-from bench.comparison import blocks_of, compare, size_of, table, work_of
+from bench.comparison import compare, size_of, table, work_of
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import CONTENDERS, REAL, contender
 from bench.measure import soak as soaking
@@ -377,22 +377,17 @@ def _compare(asked: argparse.Namespace) -> None:
     if asked.disk:
         sizes = [replace(size, disk=True) for size in sizes]
     works = asked.only or ["append", "batch", "read", "scan"]
-    on_disk = any(block.needs_disk for block in blocks_of(asked.layouts, works, sizes))
     amount = _amount(asked)
     counts = _counts(asked, amount)
     if asked.output:
         if asked.output.suffix not in _TABLES:
             raise Unavailable(f"{asked.output}: name the table .csv or .parquet")
         asked.output.open("ab").close()  # a mistake is noticed now
-    where = bars.place_for(asked.dir or (bars.SCRATCH if on_disk else None), "tiny")
-    try:
-        found = compare(
-            asked.layouts, works, sizes, directory=where, amount=amount, payload=asked.payload,
-            plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts),
-            progress=lambda text: print(f"bench: {text}", file=sys.stderr),
-        )  # fmt: skip
-    finally:
-        shutil.rmtree(where, ignore_errors=True)
+    found = compare(
+        asked.layouts, works, sizes, directory=asked.dir, amount=amount, payload=asked.payload,
+        plan=plan_with(PLANS[amount], rounds=asked.rounds, counts_calls=counts),
+        progress=lambda text: print(f"bench: {text}", file=sys.stderr),
+    )  # fmt: skip
     rows = found.to_pylist()
     questions = {work.name: work.question for work in map(work_of, works)}
     for work in dict.fromkeys(row["work"] for row in rows):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ import pyarrow as pa
 from bench.layouts.capabilities import Unavailable
 from bench.layouts.registry import contender, named
 from bench.measure.laboratory import PLANS, Plan, name_of, run_block
+from bench.run import SCRATCH, place_for
 from bench.workloads.payload import MIX_MEDIAN
 from bench.workloads.sizes import Size, text_of
 from bench.workloads.works import BY_NAME, Amount, Block, Work
@@ -54,9 +54,9 @@ def compare(
     workloads: Iterable[Any],
     sizes: Iterable[Size | Mapping[str, Any]] = (Size(),),
     *,
-    directory: Path | None = None,
+    directory: Path | str | None = None,
     amount: Amount = "quick",
-    payload: Path | None = None,
+    payload: Path | str | None = None,
     plan: Plan | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> pa.Table:
@@ -65,13 +65,24 @@ def compare(
     `layouts`: names of `bench list`, `module:Class`, `file.py:Class`, or classes that another
     process can import. `workloads`: names, `module:NAME` of a `Work`, or such objects. `sizes`:
     `Size` objects or dicts of their fields. Answers are compared before anything is timed.
-    `progress` gets a line before each workload at each size.
+    Files are written below `directory`: by default shared memory where it has room, else, and if
+    any cell needs it, a disk. `amount`: "full", "quick" or "tiny", how many messages and rounds.
+    Bodies are cut from the file `payload`. `progress` gets a line before each workload at each
+    size. Unavailable for a mistake of the caller. Not thread-safe: nothing else should run beside.
     """
+    _several("layouts", layouts, str)
+    _several("workloads", workloads, str)
+    _several("sizes", sizes, (Size, Mapping))
+    if amount not in PLANS:
+        raise Unavailable(f"amount: {amount!r} is none of {', '.join(PLANS)}")
     chosen = tuple(_importable(layout) for layout in layouts)
     blocks = blocks_of(chosen, workloads, sizes)
-    text = text_of(payload)
+    text = text_of(None if payload is None else Path(payload))
     rows: list[dict[str, Any]] = []
-    place = Path(tempfile.mkdtemp(prefix="tubestore-bench-", dir=directory))
+    if directory is None and any(block.needs_disk for block in blocks):
+        SCRATCH.mkdir(parents=True, exist_ok=True)
+        directory = SCRATCH
+    place = place_for(None if directory is None else Path(directory), "tiny")
     try:
         for block in blocks:
             _check_room(block.size, place)
@@ -85,15 +96,23 @@ def compare(
     return table(rows)
 
 
+def _several(what: str, given: Any, one: type | tuple[type, ...]) -> None:
+    """Refuse one where there should be a list: its letters or fields would be taken for several."""
+    if isinstance(given, one) or not isinstance(given, Iterable):
+        raise Unavailable(f"{what}: give a list, not {given!r} itself")
+
+
 def blocks_of(
     layouts: Sequence[Any], workloads: Iterable[Any], sizes: Iterable[Size | Mapping[str, Any]]
 ) -> list[Block]:
     """Return a block for each workload at each size."""
-    if not layouts:
-        raise Unavailable("name at least one layout")
+    works = [work_of(one) for one in workloads]
+    sizes = list(sizes)
+    for what, found in (("layout", layouts), ("workload", works), ("size", sizes)):
+        if not found:
+            raise Unavailable(f"name at least one {what}")
     for layout in layouts:
         contender(layout)
-    works = [work_of(one) for one in workloads]
     _distinct("layouts", [name_of(layout) for layout in layouts])
     _distinct("workloads", [work.name for work in works])
     chosen = [size_of(one) for one in sizes]
@@ -140,6 +159,8 @@ def size_of(given: Size | Mapping[str, Any]) -> Size:
     """Return a size; a mapping has some of its fields."""
     if isinstance(given, Size):
         return given
+    if not isinstance(given, Mapping):
+        raise Unavailable(f"{given!r} is no size: give a Size, or a dict of its fields")
     unknown = sorted(set(given) - set(Size.__dataclass_fields__))
     if unknown:
         known = ", ".join(Size.__dataclass_fields__)

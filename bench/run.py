@@ -94,7 +94,7 @@ def place_for(directory: Path | None, scale: Scale) -> Path:
         directory = SHARED_MEMORY if fits else SCRATCH
         directory.mkdir(parents=True, exist_ok=True)
     elif not directory.is_dir():
-        raise Unavailable(f"--dir {directory}: there is no such directory")
+        raise Unavailable(f"{directory}: there is no such directory to write to")
     _remove_left(directory)
     place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
     held = os.open(place, os.O_RDONLY)  # until this process ends

@@ -437,6 +437,7 @@ def run(
         if results.has(block):
             continue
         place = places(block)
+        began = time.monotonic()
         rows: list[dict[str, Any]] = []
         before = calibrate(place)
         share = plan.block_seconds
@@ -451,6 +452,7 @@ def run(
             "label": block.label,
             "rows": len(rows),
             "commit": results.commit,
+            "took_seconds": round(time.monotonic() - began, 1),
             "contenders": sorted(_names(block)),
             "before": before.as_dict(),
             "after": after.as_dict(),

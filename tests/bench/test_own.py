@@ -191,7 +191,7 @@ def test_a_reader_that_closes_the_pipe_ends_the_list_quietly() -> None:
         (["compare", "lmdb", "--partitions", "9000", "--messages", "20"], "20 messages do not"),
         (["compare", "lmdb", "--messages", "-5"], "messages: -5 is not a whole number"),
         (["compare", "lmdb", "--dir", "/proc"], "bench: "),
-        (["compare", "lmdb", "--dir", "/no-such"], "--dir /no-such: there is no such directory"),
+        (["compare", "lmdb", "--dir", "/no-such"], "/no-such: there is no such directory"),
         (["run", "--again", "append 1 x 1"], "--again is for blocks of the table in the file of"),
         (["run", "--again", "append 2 x 2", "--resume", "a.jsonl"], "append 2 x 2: no such block"),
         (["compare", "lmdb", "--output", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),

@@ -32,7 +32,7 @@ from bench.measure.laboratory import (
     run_block,
 )
 from bench.measure.worker import FEWEST, Task, Worker, in_a_line
-from bench.run import RESULTS
+from bench.run import RESULTS, SCRATCH
 from bench.workloads.cases import Measure
 from bench.workloads.contestants import Way
 from bench.workloads.sizes import Size
@@ -186,6 +186,12 @@ def test_a_comparison_refuses_what_it_does_not_have() -> None:
 
     for arguments, reason in (
         (([], ["append"]), "name at least one layout"),
+        ((["lmdb"], []), "name at least one workload"),
+        ((["lmdb"], ["append"], []), "name at least one size"),
+        (("lmdb", ["append"]), "layouts: give a list, not 'lmdb' itself"),
+        ((["lmdb"], "append"), "workloads: give a list, not 'append' itself"),
+        ((["lmdb"], ["append"], {"topics": 2}), "sizes: give a list, not {'topics': 2} itself"),
+        ((["lmdb"], ["append"], [3]), "3 is no size: give a Size, or a dict of its fields"),
         ((["nothing"], ["append"]), "'nothing': name one of tubestore"),
         (([f"{OWN}:Nothing"], ["append"]), "has no attribute 'Nothing'"),
         (([Local], ["append"]), "define the class at the top of a module"),
@@ -196,6 +202,32 @@ def test_a_comparison_refuses_what_it_does_not_have() -> None:
     ):
         with pytest.raises(Unavailable, match=reason):
             compare(*arguments)
+
+
+def test_what_is_wrong_beside_the_lists_is_named_too(tmp_path: Path) -> None:
+    for named, reason in (
+        ({"amount": "huge"}, "amount: 'huge' is none of full, quick, tiny"),
+        ({"directory": str(tmp_path / "no")}, "no: there is no such directory to write to"),
+        ({"payload": str(tmp_path / "no")}, "no: No such file or directory"),
+    ):
+        with pytest.raises(Unavailable, match=reason):
+            compare(["lmdb"], ["append"], **named)
+
+
+@pytest.mark.gate
+def test_the_library_writes_where_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was the directory of temporary files, which is a disk: other rates than the command's."""
+    asked: list[Path | None] = []
+
+    def place(directory: Path | None, scale: str) -> Path:
+        asked.append(directory)
+        raise Unavailable("enough")
+
+    monkeypatch.setattr("bench.comparison.place_for", place)
+    for size in ({}, {"disk": True}):
+        with pytest.raises(Unavailable, match="enough"):
+            compare(["lmdb"], ["append"], [size])
+    assert asked == [None, SCRATCH]
 
 
 def test_a_run_goes_on_with_the_first_block_that_is_missing(
