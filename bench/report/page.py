@@ -44,6 +44,8 @@ _WARNINGS = (
     "rocksdict at page_cache have no sync; the raw files keep no index.",
     "Latencies are those of the caller, of a second run with a watch on each call; a call of a "
     "batch takes a batch. Nothing is scheduled: a slow call delays the next one.",
+    "A read returns 1,000 messages at most. Of many partitions each has fewer, so a call takes "
+    "less time there, and p99 falls beside the rate.",
     "Peak memory includes the interpreter and its libraries, and files that are mapped.",
     "A median of rounds hides what happens seldom. p99.9 and the maximum are there for that.",
     "RocketMQ's driver puts a batch into one queue; all others spread its rows.",
