@@ -8,7 +8,8 @@ one that does not agree with its record, and reports the place.
 Only what an earlier boot of the machine has left is compared, above the checkpoint. Without one it
 is the last index file, because sealed files are synced, and all messages that a journal of the root
 has: those may be synced there alone. While the machine runs, what was written is there.
-Entries of expired data at the front are left alone, as a writer leaves them.
+Entries of expired data at the front are left alone, as a writer leaves them. So are the files of a
+job that is half published: they are hidden, and the next opening for writing finishes the job.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Unrecovered:
 
     def _find(self, checkpoint: Checkpoint | None, journalled: int | None) -> None:
         shard = ShardBytes(self._files.vfs, list_files(self._files.vfs, self._files.directory))
+        # Behind these ends is what belongs to an unfinished job.
+        index_end, files_end = self._files.index.end, self._files.data.end
         try:
             if checkpoint is not None:
                 at, data_at = checkpoint.index_end, checkpoint.data_end
@@ -104,6 +107,7 @@ class Unrecovered:
                 if shard.index and journalled is not None:
                     at = min(at, max(journalled, shard.index[0].start))
             for offset, entries in shard.entries(at):
+                entries = entries[: max(0, index_end - offset) // ENTRY_SIZE]
                 gone = count_expired(entries, shard.data_start) if data_at < shard.data_start else 0
                 at, entries = offset + ENTRY_SIZE * gone, entries[gone:]
                 data_at = data_at if not gone else -1
@@ -116,7 +120,8 @@ class Unrecovered:
                 last = entries[-1]
                 at += ENTRY_SIZE * len(entries)
                 data_at = int(last["data_offset"]) + int(last["data_size"])
-            self._note_unindexed(shard, at, max(data_at, shard.data_start))
+            if max(data_at, shard.data_start) < files_end:
+                self._note_unindexed(shard, at, max(data_at, shard.data_start))
         finally:
             shard.close()
 

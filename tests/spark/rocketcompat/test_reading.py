@@ -10,6 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo
 
+import rocketcompat
+from rocketcompat import Message
+from rocketcompat.formats import TRANSACTION_ROLLBACK
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.record.columns import RecordColumns
 from rocketcompat.repair.apply import repair
@@ -22,7 +25,7 @@ from tests.spark.filters import passing, pushed_rows, some_filters
 from tests.spark.rocket_readings import numbers
 from tests.spark.rocket_readings import root as root
 from tests.spark.rocket_readings import template as template
-from tests.spark.rocket_stores import dumped, of_dump, planned, read_log
+from tests.spark.rocket_stores import CONFIG, dumped, of_dump, planned, read_log
 from tests.support.golden import ROCKET_VERSIONS, GoldenFactory, rocket_scenarios
 from tubestore.clock import ManualClock
 from tubestore.core.quarantine import Quarantine
@@ -71,6 +74,33 @@ def test_a_stand_in_for_a_lost_message_has_its_state_and_no_body(root: Path) -> 
     intake = RocketIntake(batch.schema, None, 4)
     with pytest.raises(InvalidMessage, match="state"):
         intake.table(batch)
+
+
+def test_what_fills_the_place_of_unknown_bytes_is_a_lost_row_of_no_topic_as_in_the_library(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        for number in range(3):  # the second one is in no queue, so nothing knows what was there
+            flag = TRANSACTION_ROLLBACK if number == 1 else 0
+            store.put_message(Message("orders", b"%d" % number, queue_id=0, sys_flag=flag))
+    place = dumped(root)[1]["physical_offset"]
+    file = root / "commitlog" / f"{0:020d}"
+    raw = file.read_bytes()
+    file.write_bytes(raw[:place] + bytes(60) + raw[place + 60 :])
+    directory = StoreDirectory(root)
+    list(repair(directory, clock=ManualClock(), quarantine=Quarantine(directory.vfs, str(root))))
+    with rocketcompat.open(root, "r") as store:
+        known = pa.Table.from_batches(store.scan()).to_pylist()
+    found = read_log(root, planned(root))
+    names = ("topic", "body", "state", "physical_offset")
+    assert [[row[n] for n in names] for row in found] == [[row[n] for n in names] for row in known]
+    assert [row["state"] for row in found] == ["ok", "lost", "ok"]
+    assert (found[1]["topic"], found[1]["body"]) == ("_", None)
+    assert [row["body"] for row in read_log(root, planned(root), subscribe="orders")] == [
+        b"0",
+        b"2",
+    ]
 
 
 def damage(root: Path, number: int) -> None:

@@ -14,6 +14,7 @@ import tubestore
 from tubestore.clock import ManualClock
 from tubestore.core.vfs import Vfs
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.staging import StagedWriter
 from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs, crash_states
 
@@ -206,6 +207,28 @@ def test_a_lost_record_in_sealed_files_ends_them_where_the_ring_has_the_message(
     vfs.reboot()
     with opened(vfs, "r") as reader:
         assert bodies(reader) == [b"%d" % n for n in range(7)]
+
+
+@pytest.mark.parametrize("rows", [10, 2000], ids=["behind", "in files of its own"])
+def test_a_half_published_job_is_hidden_and_not_reported_as_lost_messages(rows: int) -> None:
+    print(f"seed {SEED}")
+    vfs = MemoryVfs()
+    store = opened(vfs, segment_size_bytes=1 << 16)
+    topic = store.create_topic("t", partitions=3)
+    for body in ACKNOWLEDGED[:5]:
+        topic.append(body, partition=1, durability="fsync")
+    with StagedWriter("/s", "job", "0", vfs=vfs, clock=ManualClock(), token="t") as writer:
+        writer.write({"topic": ["t"] * rows, "partition": [0] * rows, "body": [b"x" * 40] * rows})
+        staged = writer.finish()
+    journal = vfs.record()
+    store.publish("job", staged)
+    engine_of(store).abandon("killed")
+    seen = {}
+    for state in crash_states(journal, seed=SEED, variants=range(3), kinds=["power"]):
+        with opened(state.vfs(), "r") as reader:
+            seen[len(bodies(reader))] = str(state)
+            assert reader.problems == [], str(state)
+    assert seen.keys() == {5, 5 + rows}
 
 
 def test_without_a_reboot_nothing_is_compared(left: MemoryVfs) -> None:
