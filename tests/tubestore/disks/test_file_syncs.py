@@ -9,6 +9,7 @@ import pytest
 from tubestore.disks.file_syncs import FileSyncs
 from tubestore.errors import StoreFailed
 from tubestore.testing import FaultyVfs, MemoryVfs
+from tubestore.testing.faults import FaultyFileSystem
 
 
 class FakeShard:
@@ -81,5 +82,24 @@ def test_after_a_failed_call_nothing_is_safe_any_more(faulty: FaultyVfs) -> None
             syncs.sync(given, FakeShard.sync)
     assert syncs.failed
     assert {(shard.synced, shard.noted) for shard in shards} == {(0, -1)}
+
+
+def test_the_file_system_is_held_from_the_opening_to_the_close(
+    faulty: FaultyVfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    opening = faulty.file_system
+
+    def noted(directory: str) -> FaultyFileSystem:
+        found = opening(directory)
+        held.append(True)
+        monkeypatch.setattr(found, "close", held.clear)
+        return found
+
+    monkeypatch.setattr(faulty, "file_system", noted)
+    syncs = opened(faulty)
+    syncs.open()
+    assert len(held) == 1
     syncs.close()
     syncs.close()
+    assert held == []
