@@ -21,10 +21,10 @@ from rocketcompat.formats import (
 )
 from rocketcompat.record.columns import RecordColumns, split
 from rocketcompat.record.rows import MESSAGE_SCHEMA, lost_rows
-from tubestore.core.kernels import Int64s, binary_from, bytes_of, offsets_of, slices
+from tubestore.core.kernels import Int64s, binary_from, bytes_of, offsets_of, slices, texts
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_OK = pa.scalar(STATE_OK)
+_OK = texts([STATE_OK])[0]
 #: A row with more pairs is looked through for repeated names by itself.
 _PAIRS_MAX = 32
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,8 +29,12 @@ try:
 except ImportError:  # no wheel for this machine: slower, same values
     from zlib import crc32 as crc32
 
-_EMPTY = pa.scalar(b"", pa.large_binary())
-_BINARY, _LARGE_BINARY = pa.binary(), pa.large_binary()
+# Not by `pa.scalar` and `pa.array`: they import pandas where it is installed, which takes a process
+# of Spark a quarter of a second (`integers`, `texts`).
+_EMPTY = pa.Array.from_buffers(
+    pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
+)[0]
+_BINARY, _LARGE_BINARY, _INT64 = pa.binary(), pa.large_binary(), pa.int64()
 #: Where the last piece of a `binary` column may end.
 _NARROW_MAX = (1 << 31) - 1
 # As `Array.take`, without its search for out-of-range places: a third of the time of a short one.
@@ -47,6 +52,22 @@ _INLINE_MAX = 12
 assert crc32(b"123456789") == zlib.crc32(b"123456789") == 0xCBF43926
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def integers(
+    kind: pa.DataType, values: np.ndarray[Any, Any], known: np.ndarray[Any, Any] | None = None
+) -> pa.Array:
+    """Wrap a contiguous array of the kind's own width; null where `known` is False."""
+    valid = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
+
+
+def texts(values: Sequence[str]) -> pa.StringArray:
+    """Return a few texts as a column."""
+    encoded = [value.encode() for value in values]
+    bounds = offsets_of(np.array([len(text) for text in encoded], np.int64)).astype(np.int32)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
 def offsets_of(sizes: Int64s) -> Int64s:
@@ -217,7 +238,7 @@ def slices(data: Buffer | pa.Buffer, starts: Int64s, sizes: Int64s) -> pa.LargeB
     if np.all(starts[order][1:] >= ends[order][:-1]):
         back = np.empty(count, np.int64)
         back[order] = np.arange(count)
-        return slices(data, starts[order], sizes[order]).take(pa.array(back))
+        return slices(data, starts[order], sizes[order]).take(integers(_INT64, back))
     view = memoryview(data)
     pairs = zip(starts.tolist(), ends.tolist(), strict=True)
     return pa.array([bytes(view[a:b]) for a, b in pairs], pa.large_binary())
@@ -351,7 +372,9 @@ def as_views(column: pa.LargeBinaryArray) -> pa.Array:
 @lru_cache(maxsize=256)
 def _evens(count: int) -> pa.Array:
     size = 1 << (count - 1).bit_length()
-    return pa.array(np.arange(0, 2 * size, 2)) if size == count else _evens(size).slice(0, count)
+    if size != count:
+        return _evens(size).slice(0, count)
+    return integers(_INT64, np.arange(0, 2 * size, 2, dtype=np.int64))
 
 
 def crc_each(

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tubestore.core.kernels import texts
 from tubestore.messages import ALL_COLUMNS, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS, STATE_OK
 from tubestore.reading.sources import Filter, Rows
 from tubestore.reading.view import ShardView
@@ -29,7 +30,7 @@ DEFAULT_MAX_BYTES = 524_288
 #: What TubeMQ examines at most, of a filtered topic with many partitions.
 ENTRIES_MAX = 40_500
 _COLUMNS = columns_for(ALL_COLUMNS)
-_READABLE = pa.array([STATE_OK, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS])
+_READABLE = texts([STATE_OK, STATE_BAD_CHECKSUM, STATE_ENTRY_DIFFERS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tubestore import messages
+from tubestore.core.kernels import integers, texts
 
 Array = np.ndarray[Any, Any]
 
@@ -70,11 +71,6 @@ def columns_for(
     return columns
 
 
-def integers(kind: pa.DataType, values: Array) -> pa.Array:
-    """Wrap a contiguous array of the kind's own width."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
 @lru_cache(maxsize=512)
 def constant(name: str, value: Any, count: int) -> pa.Array:
     """Return a column with one value (None: nulls) in all rows, a slice of one that is kept.
@@ -85,12 +81,16 @@ def constant(name: str, value: Any, count: int) -> pa.Array:
     if size != count:
         return constant(name, value, size).slice(0, count)
     kind = messages.MESSAGE_SCHEMA.field(name).type
-    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+    if value is None:
+        return pa.nulls(count, kind)
+    if isinstance(value, str):
+        return texts([value]).take(integers(pa.int32(), np.zeros(count, np.int32)))
+    return integers(kind, np.full(count, value, str(kind)))
 
 
 def spread(values: dict[str, Any], rows: Array, count: int) -> dict[str, Any]:
     """Put the columns of some rows back among all rows, null elsewhere."""
     places = np.full(count, -1, np.int64)
     places[rows] = np.arange(len(rows))
-    indices = pa.array(places, mask=places < 0)
+    indices = integers(pa.int64(), places, places >= 0)
     return {name: column.take(indices) for name, column in values.items()}

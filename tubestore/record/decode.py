@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from tubestore import messages
 from tubestore.core import kernels
-from tubestore.record.columns import Columns, constant, integers, spread
+from tubestore.core.kernels import integers, texts
+from tubestore.record.columns import Columns, constant, spread
 from tubestore.record.layouts import CHECKSUM_MASK
 from tubestore.record.locate import Data, plain_records, readable_records
 from tubestore.record.payloads import payload_columns
@@ -23,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 #: Times that Arrow's and Python's calendars know: years 1 to 9999.
 _TIME_MIN, _TIME_MAX = -62_135_596_800_000, 253_402_300_799_999
-_STATES = pa.array(messages.STATES)
+_STATES = texts(messages.STATES)
 _INT32, _INT64 = pa.int32(), pa.int64()
 _LARGE_BINARY = pa.large_binary()
 _TIME = pa.timestamp("ms", "UTC")
@@ -90,7 +91,7 @@ def _times(times: Array) -> pa.Array:
         np.minimum.reduce(times) >= _TIME_MIN and np.maximum.reduce(times) <= _TIME_MAX
     ):
         return integers(_TIME, times)
-    return pa.array(times, _TIME, mask=(times < _TIME_MIN) | (times > _TIME_MAX))
+    return integers(_TIME, times, (times >= _TIME_MIN) & (times <= _TIME_MAX))
 
 
 def _from_data(
@@ -144,7 +145,7 @@ def _from_data(
             values["state"] = constant("state", messages.STATE_OK, count)
         return None
     if "state" in wanted:
-        values["state"] = _STATES.take(pa.array(states.astype(np.int32)))
+        values["state"] = _STATES.take(integers(pa.int32(), states.astype(np.int32)))
     first = int(np.flatnonzero(states)[0])
     return first, messages.STATES[states[first]]
 

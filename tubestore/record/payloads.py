@@ -17,7 +17,9 @@ from tubestore.record.locate import Data, Records, bodies
 from tubestore.record.records import HEADER_SIZE
 
 Array = np.ndarray[Any, Any]
-_TYPE = pa.scalar(ATTRIBUTE_TYPE)
+_TYPE = kernels.texts([ATTRIBUTE_TYPE])[0]
+# As numbers of Python's they would import pandas (`kernels.integers`).
+_ZERO, _TWO = kernels.integers(pa.int32(), np.array([0, 2], np.int32))
 
 
 def payload_columns(
@@ -140,10 +142,10 @@ def attribute_maps(texts: pa.LargeBinaryArray) -> pa.MapArray:
         decoded = texts.cast(pa.large_string()).cast(pa.string())
         items = pc.split_pattern(decoded, ",")
         pairs = pc.split_pattern(items.flatten(), "=", max_splits=1)
-        if len(pairs) and pc.all(pc.equal(pc.list_value_length(pairs), 2)).as_py():
+        if len(pairs) and pc.all(pc.equal(pc.list_value_length(pairs), _TWO)).as_py():
             flat = pairs.flatten()
             keys, values = flat[0::2], flat[1::2]
-            empty = pc.any(pc.equal(pc.binary_length(keys), 0)).as_py()
+            empty = pc.any(pc.equal(pc.binary_length(keys), _ZERO)).as_py()
             if not empty:
                 return pa.MapArray.from_arrays(items.offsets, _whole(keys), _whole(values))
     except pa.ArrowInvalid:
@@ -154,4 +156,4 @@ def attribute_maps(texts: pa.LargeBinaryArray) -> pa.MapArray:
 
 def _whole(column: pa.Array) -> pa.Array:
     """Copy a strided slice into an array of its own (a map wants children without offsets)."""
-    return column.take(pa.array(np.arange(len(column))))
+    return column.take(kernels.integers(pa.int64(), np.arange(len(column), dtype=np.int64)))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tubestore.core.kernels import integers
 from tubestore.core.layout import Buffer
 from tubestore.errors import BatchError, TubeStoreError, UnknownTopic
 from tubestore.groups.outputs import RecordedOutput, encode_output, rows_to_append
@@ -33,7 +34,6 @@ from tubestore.messages import Ack, BatchAck
 from tubestore.options import DURABILITIES, PARTITIONS_PER_STORE, Durability, check_durability
 from tubestore.reading.view import ShardView
 from tubestore.record import ingest
-from tubestore.record.columns import integers
 from tubestore.record.names import store_key
 from tubestore.record.records import RecordColumns, encode_columns
 from tubestore.shard.message_store import MessageStore

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,3 +146,37 @@ def test_a_golden_store_is_read_as_the_engine_reads_it(
             expired = len(wanted) - len(rows)
             assert all(row["state"] == "missing" for row in wanted[:expired])
             assert rows == wanted[expired:]
+
+
+READS = """
+import sys
+from tests.spark.stores import planned
+from tubestore.spark.kit.shapes import KAFKA, TUBESTORE
+from tubestore.spark.reading import Reading
+plan = planned(sys.argv[1])
+for shape in (TUBESTORE, KAFKA):
+    reading = Reading(shape, shape.schema, plan.root)
+    print(sum(batch.num_rows for split in plan.splits for batch in reading.batches(split)))
+import pyarrow
+pyarrow.array([1])  # or this would prove nothing of a version that never imports pandas
+"""
+
+
+@pytest.mark.gate
+def test_neither_a_plan_nor_a_task_waits_until_pandas_is_imported(tmp_path: Path) -> None:
+    store, library = tmp_path / "store", tmp_path / "library"
+    write_store(store, {"logs": 300})
+    with tubestore.open(store) as opened:  # batches with attributes and without them
+        opened["logs"].append_batch({"body": [b"a", b"b"], "filter_item": ["paid", None]})
+    library.mkdir()
+    (library / "pandas.py").write_text("print('pandas'); raise ImportError")
+    paths = [str(library), *filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())])]
+    result = subprocess.run(
+        [sys.executable, "-c", READS, str(store)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.stderr == ""
+    counts, after = result.stdout.splitlines()[:2], result.stdout.splitlines()[2:]
+    assert (counts, set(after)) == (["302", "302"], {"pandas"})

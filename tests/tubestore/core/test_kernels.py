@@ -208,3 +208,25 @@ def test_integers_are_brought_in_order_as_numpy_does_it(values: list[int], facto
     some = np.resize(np.array(values, np.int64) * factor, 50 * len(values))
     order = kernels.stable_order(some, 91 * factor)
     assert order.tolist() == some.argsort(kind="stable").tolist()
+
+
+@given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.booleans())))
+def test_integers_are_those_of_the_array_and_null_where_they_are_not_known(
+    rows: list[tuple[int, bool]],
+) -> None:
+    values = np.array([value for value, _ in rows], np.int64)
+    known = np.array([is_known for _, is_known in rows], bool)
+    assert kernels.integers(pa.int64(), values).to_pylist() == values.tolist()
+    expected = [value if is_known else None for value, is_known in rows]
+    found = kernels.integers(pa.int64(), values, known)
+    found.validate(full=True)
+    assert found.to_pylist() == expected
+    assert found.null_count == expected.count(None)
+
+
+@given(st.lists(st.text(max_size=5), max_size=20))
+def test_texts_are_a_column_of_arrow(values: list[str]) -> None:
+    values = [value.encode("utf-8", "ignore").decode() for value in values]
+    found = kernels.texts(values)
+    found.validate(full=True)
+    assert found.equals(pa.array(values, pa.string()))
