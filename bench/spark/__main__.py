@@ -6,7 +6,8 @@ gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores`
 kernels in one process, shared out. The time of as many processes without Spark is given beside it,
 since two cores are seldom twice one. `memory` is the peak of the largest Python worker (bar 512
 MiB). `audit` and `statistics` read the same files under four names: they take a second a GiB, of
-which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names.
+which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names. `planning` is
+processor time, without a session.
 
 Needs PySpark and a Java (`make test-spark` installs both).
 """
@@ -27,6 +28,7 @@ from typing import Any, TextIO
 from bench.measure.harness import Run, file_system, machine
 from bench.report.table import lines, machine_line
 from bench.spark.cases import Cases, SparkCase, Way
+from bench.spark.many import planning, planning_line
 from bench.spark.stores import BODY, watched
 from bench.spark.stream import latency
 from bench.workloads.cases import Contestant, Measure, Role
@@ -34,7 +36,7 @@ from bench.workloads.payload import standard_library
 from bench.workloads.workload import Sizes, Workload
 from tubestore.spark import session
 
-_STREAM = "stream"
+_STREAM, _PLANNING = "stream", "planning"
 _WARM_JOBS = 40
 #: The contestant that the others are compared with; the case has the way to do it.
 _OURS = Contestant("in Spark", "ours", lambda case: nullcontext(lambda messages: Measure(0, 0, 0)))
@@ -94,6 +96,12 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
     note(described)
     print(machine_line(described) + f"\n{asked.mib} MiB of bodies\n", flush=True)
     only = asked.only.split(",") if asked.only else [""]
+    if any(_PLANNING.startswith(part) for part in only):
+        for found in planning(place, asked.rounds):
+            note(found)
+            print(planning_line(found), flush=True)
+    if all(part and _PLANNING.startswith(part) for part in only):
+        return
     spark = session(memory="4g", quiet=True)
     _warm(spark)
     cases = Cases(spark, place, asked.mib)

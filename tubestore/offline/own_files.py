@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os.path import basename, dirname
+from typing import Any
 
 import xxhash
 
@@ -182,12 +183,15 @@ def journals(vfs: Vfs, root: str) -> list[LeftJournal | LeftRing]:
 
 def read_bounds(vfs: Vfs, root: str) -> dict[str, Bounds]:
     """Return what is recorded of each shard outside of its directory, by the directory's name."""
+    found = {key: bounds_of(row) for key, row in _recorded_rows(vfs, root).items()}
+    return {key: bounds for key, bounds in found.items() if bounds is not None}
+
+
+def _recorded_rows(vfs: Vfs, root: str) -> Mapping[str, Any]:
     try:
-        rows, _ = parse_shards(vfs.read_file(join(root, OWN_DIRECTORY, SHARDS_FILE)))
+        return parse_shards(vfs.read_file(join(root, OWN_DIRECTORY, SHARDS_FILE)))[0]
     except OSError:
         return {}
-    found = {key: bounds_of(row) for key, row in rows.items()}
-    return {key: bounds for key, bounds in found.items() if bounds is not None}
 
 
 def check_register(vfs: Vfs, root: str) -> Iterator[Finding]:
@@ -220,9 +224,15 @@ def missing_shards(
     """
     found = []
     there = {basename(shard.directory) for shard in shards}
-    for key in sorted(read_bounds(vfs, root).keys() - there):
+    rows = _recorded_rows(vfs, root)
+    for key in sorted(rows.keys() - there):
         parsed = parse_store_key(key)
-        if parsed is None or topic not in (None, parsed[0]) or store_id not in (None, parsed[1]):
+        if (
+            bounds_of(rows[key]) is None
+            or parsed is None
+            or topic not in (None, parsed[0])
+            or store_id not in (None, parsed[1])
+        ):
             continue
         if not wanted(*parsed):
             continue

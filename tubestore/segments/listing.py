@@ -390,7 +390,7 @@ def _segments(
             found.append((start, path, size))
     if len(found) > 1:
         found, _ = without_merged(vfs, sorted(found))
-    return tuple(StoredFile(path, start, size) for start, path, size in found), tuple(strays)
+    return tuple([StoredFile(path, start, size) for start, path, size in found]), tuple(strays)
 
 
 def chained(files: tuple[StoredFile, ...]) -> tuple[tuple[StoredFile, ...], list[StoredFile]]:
