@@ -6,8 +6,8 @@ gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores`
 kernels in one process, shared out. The time of as many processes without Spark is given beside it,
 since two cores are seldom twice one. `memory` is the peak of the largest Python worker (bar 512
 MiB). `audit` and `statistics` read the same files under four names: they take a second a GiB, of
-which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names. `planning` is
-processor time, without a session.
+which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names. `planning` and
+`aging` are processor time, without a session.
 
 Needs PySpark and a Java (`make test-spark` installs both).
 """
@@ -27,6 +27,7 @@ from typing import Any, TextIO
 
 from bench.measure.harness import Run, file_system, machine
 from bench.report.table import lines, machine_line
+from bench.spark.aged import aging, aging_line
 from bench.spark.cases import Cases, SparkCase, Way
 from bench.spark.many import planning, planning_line
 from bench.spark.stores import BODY, watched
@@ -36,7 +37,7 @@ from bench.workloads.payload import standard_library
 from bench.workloads.workload import Sizes, Workload
 from tubestore.spark import session
 
-_STREAM, _PLANNING = "stream", "planning"
+_STREAM, _PLANNING, _AGING = "stream", "planning", "aging"
 _WARM_JOBS = 40
 #: The contestant that the others are compared with; the case has the way to do it.
 _OURS = Contestant("in Spark", "ours", lambda case: nullcontext(lambda messages: Measure(0, 0, 0)))
@@ -96,11 +97,16 @@ def measure(asked: argparse.Namespace, out: TextIO, place: Path) -> None:
     note(described)
     print(machine_line(described) + f"\n{asked.mib} MiB of bodies\n", flush=True)
     only = asked.only.split(",") if asked.only else [""]
-    if any(_PLANNING.startswith(part) for part in only):
-        for found in planning(place, asked.rounds):
-            note(found)
-            print(planning_line(found), flush=True)
-    if all(part and _PLANNING.startswith(part) for part in only):
+    alone = (
+        (_PLANNING, planning_line, lambda: planning(place, asked.rounds)),
+        (_AGING, aging_line, lambda: aging(place)),
+    )
+    for name, line, work in alone:
+        if any(name.startswith(part) for part in only):
+            for found in work():
+                note(found)
+                print(line(found), flush=True)
+    if all(part and any(name.startswith(part) for name, _, _ in alone) for part in only):
         return
     spark = session(memory="4g", quiet=True)
     _warm(spark)
