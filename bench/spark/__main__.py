@@ -4,8 +4,8 @@ Every figure has bounds beside it that are measured in the same run and in turn 
 machine may be busy: the ratio of a round counts. Data is in the page cache, splits are as a user
 gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores` is the time of the
 kernels in one process, shared out. The time of as many processes without Spark is given beside it,
-since two cores are seldom twice one. `memory` is the peak of the largest Python worker (bar 512
-MiB). `audit` and `statistics` read the same files under four names: they take a second a GiB, of
+since two cores are seldom twice one. `memory` is the peak of the largest Python
+worker. `audit` and `statistics` read the same files under four names: they take a second a GiB, of
 which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names. `planning` and
 `aging` are processor time, without a session.
 
@@ -71,7 +71,10 @@ def table(case: SparkCase, runs: list[Run]) -> str:
     """Format a case."""
     sizes = Sizes(case.messages, case.messages)
     workload = Workload(case.name, case.question, sizes, (_OURS,), case.bars, shows_memory=True)
-    return "\n".join(lines(workload, runs, []))
+    peak = max(run.rss_mb for run in runs if run.role == "ours")
+    met = "reached" if peak < case.memory_mb else "MISSED"
+    memory = f"  the largest Python worker: {peak} MB (bar {case.memory_mb} MB: {met})\n"
+    return "\n".join(lines(workload, runs, [])) + memory
 
 
 def stream_line(found: dict[str, Any]) -> str:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.spark.bounds import COLUMNS, arrow_writer, from_memory, plain_reader, thrown_away
-from bench.spark.stores import BODY, fill, fill_log, fresh, linked
+from bench.spark.stores import BODY, PARTITIONS, RARE, fill, fill_log, fresh, linked
 from bench.workloads.workload import Bar
+from rocketcompat.check.whole import check_store
 from rocketcompat.formats import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketcompat.inspect.directory import StoreDirectory
 from rocketcompat.repair.rebuild import rebuild as rebuild_here
 from rocketcompat.spark import write as write_log
+from rocketcompat.spark.jobs.audit import audit as audit_log
 from rocketcompat.spark.jobs.rebuild import rebuild
 from rocketcompat.spark.jobs.to_log import convert_tube, plan_tube_convert
 from rocketcompat.spark.jobs.to_shards import convert, plan_convert
@@ -27,6 +29,7 @@ from tubestore.spark import read, write
 from tubestore.spark.jobs.audit import AuditJob, audit, plan_audit
 from tubestore.spark.jobs.compact import compact, plan_compact
 from tubestore.spark.jobs.stats import stats
+from tubestore.spark.kit.pushdown import SETTING
 
 #: Under how many names a store is there for jobs that take a second a GiB.
 TIMES = 4
@@ -51,6 +54,8 @@ class SparkCase:
     messages: int
     ways: tuple[Way, ...]
     bars: tuple[Bar, ...] = ()
+    #: The most that a Python worker may take of memory.
+    memory_mb: int = 512
 
 
 class Cases:
@@ -64,8 +69,9 @@ class Cases:
 
     def all(self) -> Iterator[tuple[str, Callable[[], SparkCase]]]:
         """Go through the cases by name; a store is written when its case is made."""
-        for name in ("read", "audit", "copy", "to-rocketmq", "to-tube", "statistics", "write",
-                     "write-log", "rebuild"):  # fmt: skip
+        for name in ("read", "filter", "partition", "count", "audit", "audit-log", "copy",
+                     "to-rocketmq", "to-tube", "statistics", "write", "write-log",
+                     "rebuild"):  # fmt: skip
             yield name, getattr(self, f"_{name.replace('-', '_')}")
         for times in (1, 2, 4, 8):
             yield f"growth-{times}", lambda times=times: self._growth(times)
@@ -148,6 +154,67 @@ class Cases:
                 Way("Arrow from memory", lambda: noop(from_memory(spark, count))),
             ),
             (Bar("a plain Arrow source", 0.9), Bar("Parquet", 1)),
+        )
+
+    def _beside_all(
+        self, name: str, question: str, ours: Callable[[Any], Any], everything: Callable[[Any], Any]
+    ) -> SparkCase:
+        """Return a case of less than a full read, beside one; of no columns but `COLUMNS`."""
+        store = str(self._store())
+        return SparkCase(
+            f"spark-{name}",
+            question,
+            self._counts["store"],
+            (Way("in Spark", lambda: ours(store)), Way("a full read", lambda: everything(store))),
+            (Bar("a full read", 3),),
+        )
+
+    def _all(self, store: str) -> None:
+        noop(read(self.spark, store, columns=COLUMNS))
+
+    def _filter(self) -> SparkCase:
+        columns = [*COLUMNS, "filter_item"]
+
+        def chosen(store: str) -> None:
+            self.spark.conf.set(SETTING, "true")
+            try:
+                noop(read(self.spark, store, columns=columns).where(f"filter_item = '{RARE}'"))
+            finally:
+                self.spark.conf.unset(SETTING)
+
+        question = "A `where` that is pushed down and leaves one message of a hundred"
+        return self._beside_all("filter", question, chosen, self._all)
+
+    def _partition(self) -> SparkCase:
+        def chosen(store: str) -> None:
+            noop(read(self.spark, store, columns=COLUMNS, partitions="3"))
+
+        question = f"One partition of {PARTITIONS}"
+        return self._beside_all("partition", question, chosen, self._all)
+
+    def _count(self) -> SparkCase:
+        return self._beside_all(
+            "count",
+            "count() over the column offset, beside a bare count()",
+            lambda store: read(self.spark, store, columns=["offset"]).count(),
+            lambda store: read(self.spark, store).count(),
+        )
+
+    def _audit_log(self) -> SparkCase:
+        root, count = self._log(1, users=False)
+        directory = StoreDirectory(root)
+        if not Path(root, CONSUME_QUEUE_DIRECTORY).exists():
+            kept = Quarantine(directory.vfs, root)
+            list(rebuild_here(directory, _STRUCTURES, clock=SystemClock(), quarantine=kept))
+        return SparkCase(
+            "spark-audit-log",
+            "Log, queues and index (a key each) against each other, with checksums",
+            count,
+            (
+                Way("in Spark", lambda: audit_log(self.spark, root)),
+                Way("one process", lambda: list(check_store(directory))),
+            ),
+            memory_mb=256,
         )
 
     def _audit(self) -> SparkCase:

@@ -16,6 +16,8 @@ import tubestore
 
 BODY = 1024
 PARTITIONS = 10
+#: The filter item of one message of a hundred.
+RARE = "rare"
 _BATCH = 1000
 
 
@@ -25,7 +27,8 @@ def fill(root: Path, mib: int) -> int:
         {
             "body": [os.urandom(BODY) for _ in range(_BATCH)],
             "partition": pa.array([n % PARTITIONS for n in range(_BATCH)], pa.int32()),
-            "filter_item": ["paid"] * _BATCH,
+            # One of a hundred, as long as the others.
+            "filter_item": [RARE if n % 100 == 0 else "paid" for n in range(_BATCH)],
         }
     )
     batches = -(-(mib << 10) // _BATCH)

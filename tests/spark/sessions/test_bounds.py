@@ -1,4 +1,4 @@
-"""What reading is measured against reads the same rows."""
+"""What reading is measured against reads the same rows, and what the bars compare is compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 
 import tubestore
+from bench.measure.harness import Run
+from bench.spark.__main__ import table
 from bench.spark.bounds import COLUMNS, plain_batches, plain_parts
+from bench.spark.cases import SparkCase, Way
 from tests.spark.stores import planned, read_plan
 
 
@@ -24,3 +27,9 @@ def test_the_plain_source_reads_what_the_real_class_reads(tmp_path: Path) -> Non
     rows = [row for part in parts for batch in plain_batches(part) for row in batch.to_pylist()]
     assert rows == read_plan(planned(tmp_path), columns=COLUMNS)
     assert len(rows) == 3000
+
+
+def test_a_case_names_the_memory_of_its_workers_and_the_bar(tmp_path: Path) -> None:
+    case = SparkCase("spark-x", "?", 10, (Way("in Spark", dict),), memory_mb=256)
+    run = Run("spark-x", "in Spark", "ours", 0, 10, 1, 1.0, 0.0, "disk", 300)
+    assert "the largest Python worker: 300 MB (bar 256 MB: MISSED)" in table(case, [run])
