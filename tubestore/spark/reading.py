@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tubestore.core.kernels import rows_at
+from tubestore.core.kernels import joined, offsets_of, rows_at
 from tubestore.core.vfs import Vfs
 from tubestore.disks.roots import disk_of
 from tubestore.errors import CorruptRecord, DataLoss
@@ -27,11 +27,13 @@ from tubestore.record.columns import FROM_DATA, Columns, columns_for
 from tubestore.record.decode import decode
 from tubestore.record.locate import Data
 from tubestore.record.records import ENTRY_SIZE
-from tubestore.segments.shard_bytes import ShardBytes, Window
+from tubestore.segments.shard_bytes import WINDOW_BYTES, ShardBytes, Window
 from tubestore.spark.kit.shapes import Shape, as_type
 from tubestore.spark.planning import Portion, Split
 
 Array = np.ndarray[Any, Any]
+#: Where at most this part of a window's bytes is wanted, it is joined with others.
+_SPARSE = 4
 
 
 @dataclass(frozen=True)
@@ -94,19 +96,18 @@ class Reading:
             if not self._found.needs_data:
                 yield pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)
                 continue
-            for window in bytes_.windows(entries):
-                part = slice(window.first, window.end)
+            for part, placed, window, start in gathered(bytes_, entries):
                 data = None
-                if window.data is not None:
-                    data = Data(window.data, window.data_start)
+                if window is not None:
+                    data = Data(window, start)
                     data.attributed = attributed  # as they were before: payloads are no bodies
                 found, bad = decode(
-                    shard.topic, shard.store_id, offsets[part], entries[part], data, self._found
+                    shard.topic, shard.store_id, offsets[part], placed, data, self._found
                 )
                 if bad is not None and self.fail_on_corrupt:
                     row, state = bad
                     raise _corrupt(portion, offsets[part][row], entries[part][row], state)
-                joined = self._joined(columns, window, found)
+                joined = self._joined(columns, part.start, found)
                 if self.filter.items is not None:
                     keep = self.filter.admits(found.column("filter_item"))
                     joined = joined if keep.all() else joined.filter(pa.array(keep))
@@ -125,11 +126,10 @@ class Reading:
         return found
 
     def _joined(
-        self, columns: Mapping[str, pa.Array], window: Window, found: pa.RecordBatch
+        self, columns: Mapping[str, pa.Array], first: int, found: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Join the data columns of a window with those of the index."""
-        first, count = window.first, window.end - window.first
-        arrays = []
+        """Join the data columns of some rows, from `first` on, with those of the index."""
+        count, arrays = found.num_rows, []
         for field in self.schema:
             known = columns.get(field.name)
             if known is not None:
@@ -137,6 +137,54 @@ class Reading:
             else:
                 arrays.append(as_type(found.column(self.shape.source_of(field.name)), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def gathered(
+    bytes_: ShardBytes, entries: Array
+) -> Iterator[tuple[slice, Array, memoryview | None, int]]:
+    """Read records: (rows, their entries, the bytes that hold them if any do, where those begin).
+
+    Decoding costs by the piece, so where little of a window is wanted, that is joined with the same
+    of the windows behind it. The entries then have places in the joined bytes.
+    """
+    held: list[Array] = []
+    first = size = 0
+    for window in bytes_.windows(entries):
+        part = entries[window.first : window.end]
+        wanted = int(part["data_size"].sum(dtype=np.int64))
+        sparse = _is_sparse(part, window, wanted)
+        if held and (not sparse or size + wanted > WINDOW_BYTES):
+            yield _put_together(entries, slice(first, window.first), held)
+            held, size = [], 0
+        if not sparse:
+            yield slice(window.first, window.end), part, window.data, window.data_start
+            continue
+        first = first if held else window.first
+        starts = part["data_offset"].astype(np.int64) - window.data_start
+        assert window.data is not None
+        # A copy, unless it is all of the window: what lies between is let go.
+        held.append(joined(window.data, starts, part["data_size"].astype(np.int64))[0])
+        size += wanted
+    if held:
+        yield _put_together(entries, slice(first, len(entries)), held)
+
+
+def _is_sparse(part: Array, window: Window, wanted: int) -> bool:
+    """True if little of a window is wanted, and all of that is there."""
+    if window.data is None or wanted * _SPARSE > WINDOW_BYTES:
+        return False
+    end = int(part[-1]["data_offset"]) + int(part[-1]["data_size"]) - window.data_start
+    return end <= len(window.data)
+
+
+def _put_together(
+    entries: Array, rows: slice, pieces: list[Array]
+) -> tuple[slice, Array, memoryview, int]:
+    """Return rows, their records one behind the other, and entries that point there."""
+    placed = entries[rows].copy()
+    placed["data_offset"] = offsets_of(placed["data_size"].astype(np.int64))[:-1]
+    data = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return rows, placed, data.data, 0
 
 
 def portion_entries(bytes_: ShardBytes, portion: Portion) -> Iterator[tuple[int, Array]]:
