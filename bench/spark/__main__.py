@@ -4,10 +4,10 @@ Every figure has bounds beside it that are measured in the same run and in turn 
 machine may be busy: the ratio of a round counts. Data is in the page cache, splits are as a user
 gets them (128 MiB), sessions as `tubestore.spark.session` makes them. `x cores` is the time of the
 kernels in one process, shared out. The time of as many processes without Spark is given beside it,
-since two cores are seldom twice one. `memory` is the peak of the largest Python
-worker. `audit` and `statistics` read the same files under four names: they take a second a GiB, of
-which 0.2 s would be Spark's start of a job. `growth-*` likewise, under 1 to 8 names. `planning` and
-`aging` are processor time, without a session.
+since two cores are seldom twice one. `memory` is the peak of the largest Python worker. `audit`,
+`statistics`, `filter`, `partition` and `count` read the same files under four names: they take some
+tenths of a second a GiB, of which 0.2 s would be Spark's start of a job. `growth-*` likewise, under
+1 to 8 names. `planning` and `aging` are processor time, without a session.
 
 Needs PySpark and a Java (`make test-spark` installs both).
 """

@@ -159,13 +159,13 @@ class Cases:
     def _beside_all(
         self, name: str, question: str, ours: Callable[[Any], Any], everything: Callable[[Any], Any]
     ) -> SparkCase:
-        """Return a case of less than a full read, beside one; of no columns but `COLUMNS`."""
-        store = str(self._store())
+        """Return a case of less than a full read, beside one."""
+        root, count = self._big()
         return SparkCase(
             f"spark-{name}",
             question,
-            self._counts["store"],
-            (Way("in Spark", lambda: ours(store)), Way("a full read", lambda: everything(store))),
+            count,
+            (Way("in Spark", lambda: ours(root)), Way("a full read", lambda: everything(root))),
             (Bar("a full read", 3),),
         )
 
