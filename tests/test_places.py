@@ -23,6 +23,7 @@ WITHOUT = {
 ABOUT_MORE = {
     "test_bad_arguments.py",
     "test_documented_errors.py",
+    "test_object_jobs.py",
     "test_public_surface.py",
 }
 

@@ -53,7 +53,13 @@ def test_advice_and_the_readmes_table_are_of_the_recorded_run_unless_another_is_
         found_too = capsys.readouterr()
         assert f"this is by the recorded run; your last one is {mine}" in found_too.err
     assert found_too.out == summary(load(OURS))
-    assert main(["report"]) == 0, "what is drawn is the last run"
+
+
+def test_the_page_is_drawn_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setattr("bench.run.RESULTS", tmp_path)
+    mine = write(tmp_path / "laboratory-20300101T000000.jsonl")
+    assert main(["report"]) == 0
     assert mine.with_suffix(".html").exists()
 
 

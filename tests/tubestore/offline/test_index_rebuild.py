@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine.repaired import (
+from tests.support.engine.damaged.repaired import (
     HOME,
     SMALL,
     files_of,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tubestore
-from tests.support.engine.half_published import found, half_published
+from tests.support.engine.damaged.half_published import found, half_published
 from tests.support.publishing import CLOCK, ROOT, bodies, numbered, open_store, some, stage
 from tests.support.tube import make_rows, open_shard
 from tubestore.groups.directory import GroupDirectory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine.half_published import half_published
-from tests.support.engine.repaired import (
+from tests.support.engine.damaged.half_published import half_published
+from tests.support.engine.damaged.repaired import (
     actions,
     findings,
     mended,

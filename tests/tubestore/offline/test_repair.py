@@ -13,7 +13,7 @@ import pytest
 import tubestore
 from tests.proof.explorer.explore import is_thorough, seed_from_environment
 from tests.support.crashes import some_states
-from tests.support.engine.repaired import (
+from tests.support.engine.damaged.repaired import (
     HOME,
     SMALL,
     actions,

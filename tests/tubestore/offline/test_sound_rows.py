@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.support.engine.repaired import (
+from tests.support.engine.damaged.repaired import (
     SMALL,
     actions,
     files_of,

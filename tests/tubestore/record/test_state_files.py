@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from tests.proof.explorer.explore import seed_from_environment
-from tests.support.engine.half_published import found
+from tests.support.engine.damaged.half_published import found
 from tests.support.engine.registers import OWN, REGISTER, filled, registered
 from tests.support.publishing import CLOCK, ROOT, open_store
 from tubestore.errors import NotAStore

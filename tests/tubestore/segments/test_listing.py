@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tubestore
-from tests.support.engine.half_published import half_published
+from tests.support.engine.damaged.half_published import half_published
 from tests.support.engine.histories import ROOT, STEPS, History
 from tubestore.errors import NotAStore
 from tubestore.offline.check import check

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.engine.recovered import (
+from tests.support.engine.damaged.recovered import (
     BODIES,
     CHECKPOINT,
     DATA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine.recovered import (
+from tests.support.engine.damaged.recovered import (
     BODIES,
     CHECKPOINT,
     DATA,

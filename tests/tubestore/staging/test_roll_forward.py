@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine.half_published import found, half_published
+from tests.support.engine.damaged.half_published import found, half_published
 from tests.support.faults import failing_after_the_record
 from tests.support.publishing import CLOCK, ROOT, batch, bodies, numbered, open_store, stage
 from tubestore.errors import (
