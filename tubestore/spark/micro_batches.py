@@ -353,7 +353,9 @@ class MicroBatches:
         index = ShardIndex(self._vfs, asked.shard)
         try:
             for portion in index.portions(low, end, max_bytes):
-                yield replace(portion, limits=limits, others=wanted is None)
+                if limits or wanted is not None:
+                    portion = replace(portion, limits=limits, others=wanted is None)
+                yield portion
         finally:
             index.close()
 

@@ -359,6 +359,8 @@ class ShardIndex:
 
     def _data_files(self, file: StoredFile, first: int, last: int) -> tuple[StoredFile, ...]:
         """Return the data files that hold the records of rows [first, last)."""
+        if len(self.shard.data) == 1:
+            return self.shard.data
         edge = min(_EDGE_ENTRIES, last - first)
         heads = self.read(file, first, edge)["data_offset"]
         tails = self.read(file, last - edge, edge)["data_offset"]
