@@ -1,6 +1,6 @@
 """A process that writes to a store and says what was acknowledged, until it is killed.
 
-    python -m tests.proof.kill_child engine|stack|mapped ROOT FIRST_ID SEED
+    python -m tests.proof.kill_child engine|threads|stack|mapped ROOT FIRST_ID SEED
 
 Each acknowledgement is a line on stdout: id, topic, partition or queue, offset. The lines go
 out unbuffered and one by one, so that what the parent has read was acknowledged.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import threading
 from random import Random
 
 import pyarrow as pa
@@ -34,6 +35,8 @@ CONFIG = MessageStoreConfig(
 )
 #: The log through maps, as RocketMQ writes it.
 CONFIGS = {"stack": CONFIG, "mapped": CONFIG.changed(write_without_mmap=False)}
+#: A thread may number its messages up to here.
+IDS_A_THREAD = 300_000
 SHARDS = {"segment_size_bytes": 48 << 10, "index_segment_size_bytes": 28 * 400}
 
 
@@ -89,6 +92,27 @@ def write_engine(root: str, first: int, random: Random) -> None:
         say([(n, topic, p, a.offset) for (n, p), a in zip(rows, acks, strict=True)])
 
 
+def write_threads(root: str, first: int, random: Random) -> None:
+    """Append from a thread for each partition, at all levels; `memory` promises nothing."""
+    store = tubestore.open(
+        root, mem_flush_interval_ms=50, ring_size_bytes=random.choice((40_000, 400_000)), **SHARDS
+    )
+    for name in MANY:
+        store.create_topic(name, partitions=PARTITIONS, exist_ok=True)
+    say([])
+
+    def append(partition: int, random: Random) -> None:
+        for number in itertools.count(first + partition * IDS_A_THREAD):
+            topic = random.choice(MANY)
+            level = random.choice(("memory", "page_cache", "page_cache", "fsync"))
+            ack = store[topic].append(body_of(number), partition=partition, durability=level)
+            if level != "memory":
+                say([(number, topic, partition, ack.offset)])
+
+    for partition in range(PARTITIONS):
+        threading.Thread(target=append, args=(partition, Random(random.random()))).start()
+
+
 def write_stack(root: str, first: int, random: Random, kind: str) -> None:
     """Put one by one and in columns, with all structures and threads at work."""
     store = rocketcompat.open(root, mode="w", config=CONFIGS[kind])
@@ -117,9 +141,11 @@ def write_stack(root: str, first: int, random: Random, kind: str) -> None:
         say([(n, topic, q, at) for (n, q), at in zip(rows, places, strict=True)])
 
 
+ENGINES = {"engine": write_engine, "threads": write_threads}
+
 if __name__ == "__main__":
     kind, where, begin, seed = sys.argv[1:]
-    if kind == "engine":
-        write_engine(where, int(begin), Random(int(seed)))
+    if kind in ENGINES:
+        ENGINES[kind](where, int(begin), Random(int(seed)))
     else:
         write_stack(where, int(begin), Random(int(seed)), kind)

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -37,8 +38,10 @@ pytestmark = [pytest.mark.gate, pytest.mark.crash]
 class Killed:
     """Children that write to one directory, one after the other, and what they said."""
 
-    def __init__(self, kind: str, root: Path, seed: int) -> None:
-        self.kind, self.root = kind, root
+    def __init__(
+        self, kind: str, root: Path, seed: int, look: Callable[[Sent, int], None] | None = None
+    ) -> None:
+        self.kind, self.root, self.look = kind, root, look
         self.random = Random(seed)
         self.book = Book()
         self.promises: Promises = {}
@@ -73,7 +76,9 @@ class Killed:
         number, topic, partition, offset = line.split()
         self.promises[int(number)] = Promise(int(number), int(offset), "page_cache")
         body = body_of(int(number))
-        self.book.send(Sent(int(number), topic.decode(), int(partition), body, None))
+        sent = self.book.send(Sent(int(number), topic.decode(), int(partition), body, None))
+        if self.look is not None:
+            self.look(sent, int(offset))
 
     def check(self, found: list[Found]) -> None:
         """Hold what is there against what was said.
@@ -103,6 +108,34 @@ def test_the_engine_has_everything_that_killed_writers_acknowledged(tmp_path: Pa
                 store[name].partitions()  # recovers its shards
         found = read_shards(OsVfs(), str(tmp_path), killed.book, damage_allowed=False)
         killed.check(found)
+    assert killed.promises, "nothing was acknowledged in any round"
+
+
+def test_threads_lose_nothing_and_a_reader_beside_them_has_each_acknowledged_message_at_once(
+    tmp_path: Path,
+) -> None:
+    """The reader is opened once: it lives over the kills, the recoveries and the new writers."""
+    seed = seed_from_environment()
+    print(f"CRASH_SEED={seed}")
+    chance = Random(seed)
+    with tubestore.open(tmp_path, background=False, **SHARDS):
+        pass
+    with tubestore.open(tmp_path, mode="r", background=False) as reader:
+
+        def look(sent: Sent, offset: int) -> None:
+            if chance.random() < 0.1:
+                reader.refresh()
+                page = reader[sent.topic].read(sent.partition, offset, limit=1)
+                assert [(m.body, m.offset) for m in page] == [(sent.body, offset)]
+
+        killed = Killed("threads", tmp_path, seed, look)
+        for _ in range(ROUNDS):
+            killed.run()
+            with tubestore.open(tmp_path, background=False, **SHARDS) as store:
+                for name in store.topics():
+                    store[name].partitions()
+            killed.check(read_shards(OsVfs(), str(tmp_path), killed.book, damage_allowed=False))
+        assert reader.problems == []
     assert killed.promises, "nothing was acknowledged in any round"
 
 
