@@ -93,15 +93,15 @@ def recover(
 def _give_up(directory: StoreDirectory, place: str | None) -> None:
     """Give up the job that cannot go on, if there is one."""
     from rocketcompat.files.lock import StoreLock
-    from rocketcompat.staging.roll_forward import give_up
+    from rocketcompat.staging.roll_forward import give_up_job
     from tubestore.core.quarantine import Quarantine
 
     lock = StoreLock(directory.vfs, directory.root)
     try:
         kept = Quarantine(directory.vfs, directory.root, place)
-        job = give_up(directory.vfs, directory.root, kept.move)
-        if job is not None:
-            note(f"job {job.job_id!r} was given up; what it had staged is in {kept.path}")
+        text = give_up_job(directory.vfs, directory.root, kept.move)
+        if text is not None:
+            note(text)
     finally:
         lock.release()
 

@@ -54,7 +54,7 @@ from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
-from tubestore.errors import StoreFailed
+from tubestore.errors import JobTaken, StoreFailed
 from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
 from tubestore.staging.placing import SPREAD_BYTES, Spread, place_all
 from tubestore.staging.publisher import Publisher
@@ -243,5 +243,6 @@ class _LogJob:
 def abort(vfs: Vfs, root: str, job_id: str) -> None:
     """Give a job up and remove its staged files, unless it may be in the log already."""
     with contextlib.suppress(StoreFailed):
-        LogRecords(vfs, root).is_finished(check_job_id(job_id))
+        with contextlib.suppress(JobTaken):  # it was given up
+            LogRecords(vfs, root).is_finished(check_job_id(job_id))
         remove_staging(vfs, root, job_id)

@@ -20,7 +20,7 @@ from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import NotAStore
 from tubestore.staging.behind import put_behind
 from tubestore.staging.job_files import staging_directory
-from tubestore.staging.roll_forward import finish_pending
+from tubestore.staging.roll_forward import finish_pending, give_up
 
 
 def recover_job(vfs: Vfs, root: str, writer: WriterLock | None = None) -> LogRecord | None:
@@ -31,21 +31,20 @@ def recover_job(vfs: Vfs, root: str, writer: WriterLock | None = None) -> LogRec
     return finish_pending(vfs, LogRecords(vfs, root, writer), roll_forward)
 
 
-def give_up(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> LogRecord | None:
-    """Give up a job that cannot be finished; returns it. For a store that is locked.
+def give_up_job(vfs: Vfs, root: str, take_away: Callable[[str], object]) -> str | None:
+    """Give up a job that cannot be finished; returns what became of it. For a locked store.
 
-    Its staged files are taken away, its part in the log stays, and its id counts. Returns None, and
-    does nothing, if there is no such job.
+    Its record and staged files are taken away, and its part in the log stays: then its id is
+    refused from then on, else free. Returns None, and does nothing, if there is no such job.
     """
     records = LogRecords(vfs, root)
     record = records.pending()
     if record is None or not any(place.obstacle for place in places_of(vfs, root, record)):
         return None
-    staging = staging_directory(root, record.job_id)
-    if vfs.exists(staging):
-        take_away(staging)
-    records.finish(record)
-    return record
+    size = record.file_size
+    finals = [(join(root, p.path), p.start % size, p.size) for p in record.parts]
+    text = give_up(vfs, records, record, finals, take_away)
+    return f"job {record.job_id!r} was given up: {text}"
 
 
 def roll_forward(vfs: Vfs, root: str, record: LogRecord) -> None:

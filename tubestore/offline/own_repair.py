@@ -3,7 +3,8 @@
 | action | what is done |
 | --- | --- |
 | `finish_job` | the rest of a half-published job's files go to their place |
-| `give_up_job` | they cannot: what is staged is taken out, the rest stays, the id counts |
+| `give_up_job` | they cannot: what is staged is taken out, the rest stays; with a rest the id is \
+refused from then on, else the job can be published again |
 | `reset_state` | a file that cannot be read is taken out, and made anew as far as that goes |
 | `give_up_shard` | a shard's directory is missing: a new one begins behind its last offset |
 | `leave` | a file of a newer version: another version of this package reads it |
@@ -25,8 +26,7 @@ from tubestore.record.names import JOBS_FILE, PUBLISHED_FILE, SHARDS_FILE, TOPIC
 from tubestore.record.state_files import RING_FEATURE, parse_topics, shards_line, sound_changes
 from tubestore.segments.listing import find_shards
 from tubestore.staging.commit_records import CommitRecords
-from tubestore.staging.job_files import CommitRecord, staging_directory
-from tubestore.staging.roll_forward import places_of, recover
+from tubestore.staging.roll_forward import give_up, places_of, recover
 
 _AFTERWARDS = {
     STORE_FILE: "the store gets a new identity when it is opened",
@@ -150,15 +150,8 @@ def _repair_job(
             recover(vfs, root)
         yield Action(path, "finish_job", 0, size, text)
         return
+    text = f"{text}; it cannot go on: {obstacle}"
     if quarantine is not None:
-        _give_up(vfs, root, records, record, quarantine)
-    yield Action(path, "give_up_job", 0, size, f"{text}; it cannot go on: {obstacle}")
-
-
-def _give_up(
-    vfs: Vfs, root: str, records: CommitRecords, record: CommitRecord, quarantine: Quarantine
-) -> None:
-    staging = staging_directory(root, record.job_id)
-    if vfs.exists(staging):
-        quarantine.move(staging)
-    records.finish(record)
+        finals = [(place.move.final, place.move.begins, place.move.size) for place in places]
+        text = f"{text}; {give_up(vfs, records, record, finals, quarantine.move)}"
+    yield Action(path, "give_up_job", 0, size, text)

@@ -36,6 +36,21 @@ def is_free(vfs: Vfs, staged: str, final: str, begins: int, size: int) -> bool:
         target.close()
 
 
+def is_blank(vfs: Vfs, path: str, begins: int, size: int) -> bool:
+    """Return whether a file has only zeros in a place; also if it ends before, or is missing."""
+    if not vfs.exists(path):
+        return True
+    file = vfs.open(path, writable=False)
+    try:
+        windows = range(begins, begins + size, WINDOW_BYTES)
+        return not any(
+            np.frombuffer(file.pread(min(WINDOW_BYTES, begins + size - at), at), np.uint8).any()
+            for at in windows
+        )
+    finally:
+        file.close()
+
+
 def put_behind(vfs: Vfs, final: str, pieces: Iterable[tuple[str, int, int]]) -> None:
     """Copy staged files, (path, position, size), to their positions in a file, and sync that.
 

@@ -10,6 +10,8 @@ Always true:
 - a record is there before the first of its files is, and a job is finished after the last;
 - records are kept for the last `RECORDS_KEPT` jobs, ids for ever: numbered ones (`name:17`)
   as ranges, so an endless stream of them stays small;
+- a job that `repair` gave up has no record, and its number is not given again. If a part of it may
+  be in the store, its id is refused for ever, with the reason; else it is free;
 - a name of batches belongs to the query that wrote its newest batch, and a batch that comes again
   is the same only if its rows are: Spark repeats the newest batch after a crash, and no older one.
 
@@ -120,12 +122,15 @@ class JobRecords(Generic[R]):
     def is_finished(self, job_id: str, batch: Batch | None = None) -> bool:
         """True if a job of this id was published; StoreFailed while one is half published.
 
-        JobTaken if the id is that of another query's batch, or of one with other rows.
+        JobTaken if the id is that of another query's batch, or of one with other rows, or of a job
+        that was given up and is in the store in part.
         """
         pending = self.pending()
         if pending is not None:
             raise StoreFailed(self.root, f"job {pending.job_id!r} is half published")
         ids = self.ids()
+        if (reason := ids.given_up.get(job_id)) is not None:
+            raise JobTaken(job_id, reason)
         if batch is not None:
             self._check_batch(ids, job_id, batch)
         return job_id in ids
@@ -239,6 +244,18 @@ class JobRecords(Generic[R]):
         oldest = self.path(record.number - RECORDS_KEPT)
         if self._vfs.exists(oldest):
             self._vfs.remove(oldest)
+
+    def give_up(self, record: R, reason: str | None) -> None:
+        """End a job that cannot be finished, durably. With a reason its id is refused for ever.
+
+        Without one the id is free: nothing of the job may be in the store.
+        """
+        if reason is not None:
+            ids = self.ids()
+            ids.add(record.job_id, record.batch)
+            ids.given_up[record.job_id] = reason
+            self._replace(JOBS_FILE, ids.as_json())
+        self._replace(PUBLISHED_FILE, {"finished": record.number})
 
     def last(self) -> int:
         """Return the highest number of a record that is kept, 0 if there is none."""

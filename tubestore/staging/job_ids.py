@@ -31,6 +31,8 @@ class JobIds:
         self._texts: set[str] = set()
         self._ranges: dict[str, list[list[int]]] = {}
         self._batches: dict[str, LastBatch] = {}
+        #: Why these jobs, which are in the store in part, are never published.
+        self.given_up: dict[str, str] = {}
         for job_id in ids:
             self.add(job_id)
 
@@ -80,6 +82,8 @@ class JobIds:
                 name: {"number": last.number, **asdict(last.batch)}
                 for name, last in self._batches.items()
             }
+        if self.given_up:
+            content["given_up"] = self.given_up
         return content
 
     @classmethod
@@ -95,4 +99,6 @@ class JobIds:
             if batch is None:
                 raise TypeError(f"there is no record of the newest batch of {name!r}")
             found._batches[str(name)] = LastBatch(int(given["number"]), batch)
+        given_up = content.get("given_up", {})
+        found.given_up = {str(job_id): str(reason) for job_id, reason in given_up.items()}
         return found

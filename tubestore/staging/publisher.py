@@ -95,7 +95,7 @@ class Publisher(Generic[R]):
     def publish(self, job: Job[R]) -> tuple[R | None, bool]:
         """Return a job's record (None if it is not kept any more), and whether it is new.
 
-        JobTaken, DiskFull; Overtaken if another process has opened the store for writing, and
+        JobTaken; DiskFull; Overtaken if another process has opened the store for writing, and
         StoreLocked if it published first; StoreFailed.
         """
         with self._lock:

@@ -14,7 +14,7 @@ Where each of its files can be:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -27,7 +27,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import NotAStore
 from tubestore.record.names import DATA_SUFFIX, INDEX_SUFFIX, parse_segment_name
-from tubestore.staging.behind import is_free, put_behind
+from tubestore.staging.behind import is_blank, is_free, put_behind
 from tubestore.staging.commit_records import CommitRecords, JobRecords, R
 from tubestore.staging.job_files import CommitRecord, Move, staging_directory
 
@@ -61,6 +61,30 @@ def places_of(vfs: Vfs, root: str, record: CommitRecord) -> list[FilePlace]:
                 ends[directory] = move.start + move.size
             found.append(place)
     return found
+
+
+def give_up(
+    vfs: Vfs, records: JobRecords[R], record: R, places: Sequence[tuple[str, int, int]],
+    take_away: Callable[[str], object],
+) -> str:  # fmt: skip
+    """End a job that cannot be finished, with the record and what it has staged taken away.
+
+    `places`: final file, first byte and size of each of its files. Its id is free if all of them
+    are blank, else refused, with the sentence that is returned. For a store that is locked.
+    """
+    there = sum(not is_blank(vfs, *place) for place in places)
+    staging = staging_directory(records.root, record.job_id)
+    kept = take_away(staging) if vfs.exists(staging) else None
+    rest = "nothing was staged any more" if kept is None else f"what it had staged is in {kept}"
+    if there:
+        text = f"{there} of its {len(places)} files are in the store, whole, in part or overwritten"
+        text = f"{text}; {rest}; publish what is missing under another id"
+        records.give_up(record, f"it could not be finished and was given up: {text}")
+    else:
+        text = f"nothing of it is in the store, so it can be published again; {rest}"
+        records.give_up(record, None)
+    take_away(records.path(record.number))
+    return text
 
 
 def _place_of(vfs: Vfs, move: Move, end: int) -> FilePlace:

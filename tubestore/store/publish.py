@@ -35,7 +35,7 @@ from typing import Any
 
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, JobTaken
 from tubestore.options import TopicOptions
 from tubestore.segments.segment_list import Adopted
 from tubestore.shard.message_store import MessageStore
@@ -334,6 +334,9 @@ def _place(
 def abort(vfs: Vfs, root: str, job_id: str) -> PublishResult | None:
     """Give a job up: remove what it has staged. Returns its result if it was published before."""
     records = CommitRecords(vfs, root)
-    published = records.is_finished(check_job_id(job_id))
+    try:
+        published = records.is_finished(check_job_id(job_id))
+    except JobTaken:  # `repair` gave it up
+        published = False
     remove_staging(vfs, root, job_id)
     return _result(job_id, records.find(job_id), replayed=True) if published else None

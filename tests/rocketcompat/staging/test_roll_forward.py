@@ -24,7 +24,7 @@ from tests.support.rocket.publishing import (
     pulled,
 )
 from tests.support.rocket.store.job_trouble import half_published
-from tubestore.errors import NotAStore, StoreFailed
+from tubestore.errors import JobTaken, NotAStore, StoreFailed
 
 
 @pytest.mark.parametrize("count", [5, 60])
@@ -97,5 +97,26 @@ def test_a_job_that_cannot_go_on_is_given_up_when_that_is_asked_for(
     assert list(kept.rglob("at-*"))
     assert command("check", root, *sizes).code == 0
     with rocketcompat.open(root, "w", CONFIG, background=False) as store:
-        assert store.publish("j", pieces).replayed
+        for again in (pieces, []):
+            with pytest.raises(JobTaken, match=r"1 of its \d+ files .*/kept/.*job-j"):
+                store.publish("j", again)
         assert pulled(store) == [[b"before"], [], []]
+
+
+def test_a_job_that_is_given_up_with_nothing_in_the_log_can_be_published_again(
+    tmp_path: Path, command: Command
+) -> None:
+    root = str(tmp_path)
+    half_publish(root)
+    next(tmp_path.rglob("at-*")).unlink()
+    sizes = ("-o", "maxHashSlotNum=16", "-o", "maxIndexNum=40")
+    given_up = command("recover", root, "--give-up", *sizes)
+    assert "nothing of it is in the store, so it can be published again" in given_up.err
+    assert command("check", root, *sizes).code == 0
+    with StagedLogWriter(root, "j", "1", config=CONFIG) as writer:
+        writer.write(batch(numbered("a", 60)))
+        pieces = writer.finish()
+    with rocketcompat.open(root, "w", CONFIG, background=False) as store:
+        assert not store.publish("j", pieces).replayed
+        assert counted(pulled(store)) == 61
+        assert store.publish("j", pieces).replayed

@@ -13,7 +13,7 @@ from tests.support.engine.damaged.repaired import (
 )
 from tests.support.publishing import CLOCK, ROOT, bodies, open_store, some, stage
 from tests.support.tube import quarantined
-from tubestore.errors import NotAStore
+from tubestore.errors import JobTaken, NotAStore
 from tubestore.offline.repair import repair
 from tubestore.testing import MemoryVfs
 
@@ -28,7 +28,9 @@ def test_a_half_published_job_is_finished(renames: int) -> None:
         assert store.publish("j", []).replayed
 
 
-def test_a_job_that_cannot_go_on_is_given_up_and_what_it_staged_kept() -> None:
+def test_a_job_that_is_there_in_part_is_given_up_and_refused_with_the_place_of_what_it_staged() -> (
+    None
+):
     vfs = half_published(3)
     gone = next(p for p in vfs.tree() if "/staging/" in p and p.endswith(".tube"))
     vfs.remove(gone)
@@ -39,8 +41,31 @@ def test_a_job_that_cannot_go_on_is_given_up_and_what_it_staged_kept() -> None:
     assert sum("/quarantine/" in p and "/job-j/" in p for p in vfs.tree()) >= staged
     assert findings(ROOT, vfs) == []
     with open_store(vfs) as store:
+        rows = len(bodies(store))
+        assert 1 < rows < 31
+        for again in ([], stage(vfs, "j", *some(30)), stage(vfs, "j", *some(4))):
+            with pytest.raises(JobTaken, match=r"3 of its \d+ files .*/quarantine/1/.*job-j"):
+                store.publish("j", again)
+        assert store.abort("j") is None
+        assert len(bodies(store)) == rows
+        assert not store.publish("k", stage(vfs, "k", *some(5))).replayed
+    with open_store(vfs) as store, pytest.raises(JobTaken, match="under another id"):
+        store.publish("j", [])
+
+
+def test_a_job_that_is_given_up_with_nothing_in_the_store_can_be_published_again() -> None:
+    vfs = half_published(0)
+    gone = next(p for p in vfs.tree() if "/staging/" in p and p.endswith(".tube"))
+    vfs.remove(gone)
+    done = list(repair(ROOT, vfs=vfs, apply=True))
+    assert "nothing of it is in the store, so it can be published again" in done[0].message
+    assert findings(ROOT, vfs) == []
+    with open_store(vfs) as store:
+        assert bodies(store) == [b"before"]
+        result = store.publish("j", stage(vfs, "j", *some(30)))
+        assert (result.replayed, result.rows, result.number) == (False, 30, 2)
+        assert len(bodies(store)) == 31
         assert store.publish("j", []).replayed
-        assert store["a"].read(0).table.num_rows >= 1
 
 
 @pytest.mark.parametrize("name", ["store.json", "topics.json", "published.json", "jobs.json"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubestore.staging.behind import WINDOW_BYTES, is_free, put_behind
+from tubestore.staging.behind import WINDOW_BYTES, is_blank, is_free, put_behind
 from tubestore.testing import FaultyVfs, MemoryVfs
 
 LARGE = bytes(range(256)) * (WINDOW_BYTES // 256) + b"end"
@@ -45,3 +45,21 @@ def test_staged_files_stay_until_all_are_durable() -> None:
     with pytest.raises(OSError, match="Input/output"):
         put_behind(faulty, "/live", [("/one", 3, 3), ("/two", 6, 3)])
     assert {"/one", "/two"} <= set(vfs.tree())
+
+
+@pytest.mark.parametrize(
+    ("path", "begins", "blank"),
+    [
+        ("/live", 0, False),
+        ("/live", 3, True),
+        ("/live", 2, False),
+        ("/live", 90, True),
+        ("/no", 0, True),
+    ],
+)
+def test_a_place_is_blank_if_it_has_zeros_only_or_is_not_there(
+    path: str, begins: int, blank: bool
+) -> None:
+    vfs = MemoryVfs()
+    vfs.open("/live", create=True).pwrite(b"abc" + bytes(7), 0)
+    assert is_blank(vfs, path, begins, 8) is blank
