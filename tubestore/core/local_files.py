@@ -635,7 +635,7 @@ class OsVfs:
 
     def lock(self, path: str, *, kind: str, note: str = "", root: str = "") -> OsLock:
         """Lock a file; BlockingIOError if another process has it."""
-        return OsLock(path, kind, note, root, self.boot_id())
+        return OsLock(path, kind, note, root)
 
     def lock_holder(self, note: str) -> str:
         """Return which process holds a lock, by what it noted; "" if that is not known."""

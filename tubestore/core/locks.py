@@ -29,10 +29,8 @@ class OsLock:
     locked.
     """
 
-    def __init__(
-        self, path: str, kind: str, note: str = "", root: str = "", boot: str = ""
-    ) -> None:
-        """`note`: the file that takes which process holds it, in which `boot` of the machine."""
+    def __init__(self, path: str, kind: str, note: str = "", root: str = "") -> None:
+        """`note`: the file that takes which process holds it."""
         self._pid, self._path = os.getpid(), path
         #: A broker locks the file only.
         self._file_decides = kind == "lockf"
@@ -57,7 +55,7 @@ class OsLock:
             raise
         _held_locks.add(self)
         if note:
-            _write_note(note, boot)
+            _write_note(note)
 
     def _lock_directory(self, path: str) -> None:
         fd = _locked_directory(path)
@@ -147,10 +145,10 @@ def _locked_directory(path: str) -> int:
     return fd
 
 
-def _write_note(path: str, boot: str) -> None:
+def _write_note(path: str) -> None:
     """Write which process holds a lock, for the error of the next one; not synced."""
     since_ms = time.time_ns() // 1_000_000
-    note = {"pid": os.getpid(), "host": platform.node(), "since_ms": since_ms, "boot": boot}
+    note = {"pid": os.getpid(), "host": platform.node(), "since_ms": since_ms}
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

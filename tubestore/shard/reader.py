@@ -38,9 +38,9 @@ class ShardReader:
         horizon: Horizon | None = None,
         journal: JournalOverlay | None = None,
         outside: OutsideRecord | None = None,
-        writer_boot: str | None = None,
+        lock: str | None = None,
     ) -> None:
-        """Show the shard as it is now; `writer_boot` as in `Unrecovered`."""
+        """Show the shard as it is now; `lock` as in `Unrecovered`."""
         self.topic, self.store_id, self.directory = topic, store_id, directory
         self.files = MsgFileStore(vfs, directory, store_id, options, outside)
         self._refusal: StoreClosed | None = None
@@ -48,7 +48,7 @@ class ShardReader:
         #: The ends of the files that the view shows.
         self._ends: FileSnapshot | None = None
         self._parts: Sequence[JournalPart] = ()
-        self._unrecovered = Unrecovered(self.files, writer_boot)
+        self._unrecovered = Unrecovered(self.files, lock)
         self.refresh(horizon)
         # The damage that the writer found when it opened; of others a reader looks only for files
         # that are at another one's place.

@@ -5,9 +5,11 @@ its record then, and may have no index entry, or one of zeros, with sound entrie
 writer mends that when it opens the shard. A reader cannot, so it shows the entries before the first
 one that does not agree with its record, and reports the place.
 
-Only what an earlier boot of the machine has left is compared, above the checkpoint. Without one it
-is the last index file, because sealed files are synced, and all messages that a journal of the root
-has: those may be synced there alone. While the machine runs, what was written is there.
+Above the checkpoint, what an earlier boot of the machine has left is compared; while the machine
+runs, what was written is there. Without a checkpoint nothing shows in which boot a shard was
+written: a writer may have opened the root since, and not the shard. So it is compared always: the
+last index file, because sealed files are synced, and all messages that a journal of the root has,
+because those may be synced there alone.
 Entries of expired data at the front are left alone, as a writer leaves them. So are the files of a
 job that is half published: they are hidden, and the next opening for writing finishes the job.
 """
@@ -32,23 +34,25 @@ from tubestore.segments.shard_bytes import ShardBytes
 
 log = logger(__name__)
 Array = np.ndarray[Any, Any]
-_SINCE = "as after a power cut; readers show more once the store has been opened for writing"
+_SINCE = (
+    "as after a power cut; readers show more once `tubestore recover` or a writer has mended it"
+)
 
 
 class Unrecovered:
     """The part of a shard that a writer has yet to recover, as its files are now."""
 
-    def __init__(self, files: MsgFileStore, writer_boot: str | None) -> None:
-        """`writer_boot`: in which the last writer opened the root, "" if that is not known.
+    def __init__(self, files: MsgFileStore, lock: str | None) -> None:
+        """`lock`: the file that writers of the root lock.
 
-        None where no writer of this package was: then nothing is compared.
+        None, or no such file, where no writer of this package was: then nothing is compared.
         """
-        self._files, self._writer_boot = files, writer_boot
+        self._files, self._lock = files, lock
         #: The offset of the first entry that disagrees; None if all agree.
         self.place: int | None = None
         #: What to report.
         self.problem: CorruptRecord | None = None
-        self._is_over = writer_boot is None
+        self._is_over = lock is None or not files.vfs.exists(lock)
         #: The checkpoint and the bytes at the place when they were compared last.
         self._seen: tuple[bytes, bytes, int] | None = None
 
@@ -85,11 +89,10 @@ class Unrecovered:
 
     def _may_be_hit(self, checkpoint: Checkpoint | None) -> bool:
         files = self._files
-        boot = self._writer_boot if checkpoint is None else checkpoint.boot
-        if boot == files.vfs.boot_id():
-            return False
         if checkpoint is None:
             return True
+        if checkpoint.boot == files.vfs.boot_id():
+            return False
         return files.index.end > checkpoint.index_end or files.data.end > checkpoint.data_end
 
     def _find(self, checkpoint: Checkpoint | None, journalled: int | None) -> None:
@@ -133,7 +136,12 @@ class Unrecovered:
             self._report(CorruptRecord(segment.path, place - segment.start, text))
 
     def _note_unindexed(self, shard: ShardBytes, index_end: int, data_end: int) -> None:
-        """Report a sound record behind the last one that has an entry."""
+        """Report a sound record behind the last one that has an entry.
+
+        Not while a writer has the root open: it writes an entry after its record.
+        """
+        if self._lock is not None and self._files.vfs.lock_owners(self._lock):
+            return
         file = shard.data_file(data_end)
         header, reason = shard.record_at(data_end)
         if file is not None and reason is None and header.queue_logic_offset == index_end:

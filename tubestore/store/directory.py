@@ -169,20 +169,6 @@ class StoreDirectory:
         except OSError as error:
             raise failed_write(self.root, error) from error
 
-    def writer_boot(self) -> str | None:
-        """Return in which boot of the machine the last writer opened the store.
-
-        "" if that is not known; None if there was no writer of this package.
-        """
-        try:
-            note = self.vfs.read_file(join(self._own, LOCK_FILE))
-        except OSError:
-            return None
-        try:
-            return str(json.loads(note)["boot"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return ""
-
     def _prepare(self) -> None:
         there = self.root
         while not self.vfs.exists(there):

@@ -29,7 +29,7 @@ from tubestore.journal.left_messages import LeftMessages
 from tubestore.journal.ring import Ring, remove_ring
 from tubestore.journal.ring_reading import LeftRing, read_ring, ring_paths
 from tubestore.journal.root_journal import JournalPart, LeftJournal, read_journal
-from tubestore.record.names import DATA_SUFFIX, JOURNAL_FILE, store_key
+from tubestore.record.names import DATA_SUFFIX, JOURNAL_FILE, LOCK_FILE, store_key
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.message_store import MessageStore
 from tubestore.shard.reader import ShardReader
@@ -93,7 +93,7 @@ class ShardOpener:
                 horizon,
                 self._overlay,
                 context.register.shard(key),
-                context.directory.writer_boot(),
+                context.directory.path_of(LOCK_FILE),
             )
             for problem in reader.problems:
                 context.note_problem(problem)

@@ -5,14 +5,17 @@ The messages are in the files alone, as those of batches are: a ring journal wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tubestore
 from tubestore.clock import ManualClock
-from tubestore.core.vfs import Vfs
+from tubestore.core.vfs import OsVfs, Vfs
 from tubestore.record.records import ENTRY_SIZE
 from tubestore.staging import StagedWriter
 from tubestore.store.manager import engine_of
@@ -35,15 +38,17 @@ def bodies(store: Any) -> list[bytes | None]:
     return [body for _, body in rows]
 
 
-def after_power_cuts(*, checkpoint: bool) -> Iterator[MemoryVfs]:
+def after_power_cuts(
+    *, checkpoint: bool, ring: bool = False, variants: Iterable[int] = range(24)
+) -> Iterator[MemoryVfs]:
     """Yield what power cuts leave of messages that were acknowledged at `fsync`."""
     vfs = MemoryVfs()
-    store = opened(vfs)
+    store = opened(vfs, ring=ring)
     topic = store.create_topic("t", partitions=3)
     topic.append(ACKNOWLEDGED[0], partition=0, durability="fsync")
     if checkpoint:
         store.close()
-        store = opened(vfs)
+        store = opened(vfs, ring=ring)
         topic = store["t"]
     else:
         store.sync()
@@ -51,10 +56,12 @@ def after_power_cuts(*, checkpoint: bool) -> Iterator[MemoryVfs]:
     journal = vfs.record()
     for number, body in enumerate(ACKNOWLEDGED[1:]):
         topic.append(body, partition=1 + number % 2, durability="fsync")
+        if number % 10 == 9:
+            store.flush()
     end = len(journal.calls)
     engine_of(store).abandon("killed")
     for state in crash_states(
-        journal, seed=SEED, variants=range(24), kinds=["power"], steps=lambda step: step == end
+        journal, seed=SEED, variants=variants, kinds=["power"], steps=lambda step: step == end
     ):
         yield state.vfs()
 
@@ -128,7 +135,7 @@ def test_a_reader_stops_at_an_entry_that_lost_its_partition_only(left: MemoryVfs
         assert [m.body for m in reader["t"].messages(0)] == []
         (problem,) = reader.problems
     assert (problem.path, problem.position) == (INDEX, 4 * ENTRY_SIZE)
-    assert "once the store has been opened for writing" in str(problem)
+    assert "once `tubestore recover` or a writer has mended it" in str(problem)
 
 
 def test_a_record_without_an_entry_at_the_end_is_reported_by_a_reader(left: MemoryVfs) -> None:
@@ -209,6 +216,28 @@ def test_a_lost_record_in_sealed_files_ends_them_where_the_ring_has_the_message(
         assert bodies(reader) == [b"%d" % n for n in range(7)]
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("ring", [True, False], ids=["ring", "files"])
+def test_after_a_power_cut_and_an_opening_that_was_killed_a_reader_shows_all_or_reports(
+    ring: bool,
+) -> None:
+    print(f"seed {SEED}")
+    seen = {True: 0, False: 0}
+    for vfs in after_power_cuts(checkpoint=False, ring=ring, variants=range(6)):
+        opening = vfs.record()
+        with contextlib.suppress(tubestore.TubeStoreError), opened(vfs, ring=ring) as writer:
+            bodies(writer)
+        for state in crash_states(opening, seed=SEED, kinds=["kill"]):
+            with opened(state.vfs(), "r") as reader:
+                shown = bodies(reader)
+                assert shown == ACKNOWLEDGED[: len(shown)], state
+                whole = shown == ACKNOWLEDGED
+                assert whole or reader.problems, state
+                seen[whole] += 1
+    assert seen[True]
+    assert ring or seen[False]
+
+
 @pytest.mark.parametrize("rows", [10, 2000], ids=["behind", "in files of its own"])
 def test_a_half_published_job_is_hidden_and_not_reported_as_lost_messages(rows: int) -> None:
     print(f"seed {SEED}")
@@ -238,6 +267,52 @@ def test_without_a_reboot_nothing_is_compared(left: MemoryVfs) -> None:
     with opened(left, "r") as reader:
         assert bodies(reader) == [b"%d" % n for n in range(7)]
         assert reader.problems == []
+
+
+@pytest.fixture
+def unsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store on a disk, killed before its shard had a checkpoint; the machine was restarted."""
+    root = str(tmp_path / "s")
+    store = tubestore.open(root, background=False, ring_journal=False)
+    topic = store.create_topic("t")
+    for number in range(10):
+        topic.append(b"%d" % number)
+    engine_of(store).abandon("killed")
+    engine_of(store).context.directory.release()
+    monkeypatch.setattr(OsVfs, "boot_id", lambda vfs: "the next boot")
+    return root
+
+
+def test_a_writer_that_opened_the_store_but_not_the_shard_has_not_recovered_it(
+    unsynced: str,
+) -> None:
+    with open(f"{unsynced}/t-0/index/{0:020d}.index", "r+b") as index:
+        index.seek(3 * ENTRY_SIZE)
+        index.write(bytes(2 * ENTRY_SIZE))
+    with tubestore.open(unsynced, background=False):
+        pass  # it opens a shard at its first use
+    with tubestore.open(unsynced, "r") as reader:
+        assert [m.body for m in reader["t"].messages(0)] == [b"0", b"1", b"2"]
+        (problem,) = reader.problems
+        assert "do not agree from here on" in str(problem)
+    with tubestore.open(unsynced, background=False) as writer:
+        assert len(list(writer["t"].messages(0))) == 10
+    with tubestore.open(unsynced, "r") as reader:
+        assert [m.body for m in reader["t"].messages(0)] == [b"%d" % n for n in range(10)]
+        assert reader.problems == []
+
+
+def test_a_record_without_an_entry_is_no_finding_while_a_writer_may_be_at_it(
+    unsynced: str,
+) -> None:
+    os.truncate(f"{unsynced}/t-0/index/{0:020d}.index", 7 * ENTRY_SIZE)
+    with tubestore.open(unsynced, background=False), tubestore.open(unsynced, "r") as reader:
+        assert [m.body for m in reader["t"].messages(0)] == [b"%d" % n for n in range(7)]
+        assert reader.problems == []
+    with tubestore.open(unsynced, "r") as reader:
+        assert [m.body for m in reader["t"].messages(0)] == [b"%d" % n for n in range(7)]
+        (problem,) = reader.problems
+        assert "the index lacks the messages from here on" in str(problem)
 
 
 def test_after_a_clean_end_and_a_reboot_nothing_is_reported(left: MemoryVfs) -> None:
