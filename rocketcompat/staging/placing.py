@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from rocketcompat.commitlog.queue_offsets import QueueKey
-from rocketcompat.formats import BLANK, MAGIC_BLANK
+from rocketcompat.formats import BLANK, MAGIC_BLANK, MESSAGE_PREFIX
 from rocketcompat.record.encode import fill_in
 from rocketcompat.staging.pieces import (
     BLOCK_BYTES,
@@ -36,6 +36,8 @@ from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 from tubestore.errors import InvalidMessage
 from tubestore.staging.placing import EarlyWriteOut, Room
+
+_OFFSET_AT = MESSAGE_PREFIX.position("physical_offset")
 
 
 @dataclass(slots=True)
@@ -188,6 +190,29 @@ def write_part(vfs: Vfs, writing: Writing, token: str = "") -> LogPart:
     if token:
         vfs.rename(final, join(staging, name))
     return LogPart(path, part.start, part.size, digest.hexdigest(), file_size if whole else at)
+
+
+def miswritten(vfs: Vfs, writing: Writing, written: Any) -> str | None:
+    """Return what is wrong with what another process wrote of a part, None if nothing is.
+
+    Compared are place and length, and the own offset of the first record. Records are not read.
+    """
+    part, file_size = writing.part, writing.file_size
+    size = part.size if part.start % file_size else file_size
+    wanted = LogPart(writing.path, part.start, part.size, "", size)
+    if not isinstance(written, LogPart) or replace(written, digest="") != wanted:
+        return f"not that of the bytes from {part.start} on, but {written!r:.200}"
+    path = join(writing.staging, wanted.name)
+    there = vfs.size_of(path)
+    if there != size:
+        found = "is missing" if there is None else f"has {there} bytes and not {size}"
+        return f"{path} {found}"
+    file = vfs.open(path, writable=False)
+    try:
+        own = int.from_bytes(file.pread(8, _OFFSET_AT), "big")
+    finally:
+        file.close()
+    return None if own == part.start else f"{path}: its first record is not of this place"
 
 
 def _placed(

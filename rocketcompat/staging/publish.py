@@ -45,6 +45,7 @@ from rocketcompat.staging.placing import (
     Writing,
     first_place,
     lay_out,
+    miswritten,
     write_anew,
     write_part,
 )
@@ -56,7 +57,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
 from tubestore.errors import JobTaken, StoreFailed
 from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
-from tubestore.staging.placing import SPREAD_BYTES, Spread, place_all
+from tubestore.staging.placing import SPREAD_BYTES, Spread, place_all, spread_out
 from tubestore.staging.publisher import Publisher
 from tubestore.staging.roll_forward import remove_staging
 
@@ -179,9 +180,6 @@ class _LogJob:
         if log.uses_pool:  # its buffer comes before the file
             start = -(-start // file_size) * file_size
         self.layout = lay_out(vfs, staging, pieces, start, file_size, log.next_queue_offset)
-        if pieces and start > log.end:
-            self.check_writer()
-            log.seal()
         parts = self.layout.parts if pieces else []
 
         writings = []
@@ -190,9 +188,13 @@ class _LogJob:
             writings.append(Writing(staging, path, part, file_size, now, place < len(parts)))
         size = sum(part.size for part in parts)
         if self.spread is not None and size >= SPREAD_BYTES:
-            written = tuple(self.spread(write_anew, writings))
+            check = partial(miswritten, vfs)
+            written = tuple(spread_out(self.spread, write_anew, writings, check))
         else:
             written = tuple(place_all(partial(write_part, vfs), writings, size, self.threads))
+        if pieces and start > log.end:
+            self.check_writer()
+            log.seal()
         self.tails = tails_of(vfs, staging, pieces, self.layout, log.end, now)
         end = self.layout.end if parts else log.end
         return LogRecord(

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -124,6 +124,30 @@ class Spread(Protocol):
         """Return the results in the order of the parts; what one call raises it raises."""
 
 
+def spread_out(
+    spread: Spread,
+    work: Callable[[T], R],
+    parts: Sequence[T],
+    check: Callable[[T, R], str | None],
+) -> list[R]:
+    """Have other processes work on the parts, and compare what comes back with them.
+
+    `check` returns what is wrong with a result, None if it is that of the part and its files are
+    there. InvalidMessage for any other: the store has not changed, the job can be published again.
+    """
+    wanted = f"the results of all {len(parts)} parts are needed, in their order"
+    given: Any = spread(work, parts)
+    if not isinstance(given, Iterable):
+        raise InvalidMessage(f"spread returned {given!r:.60}: {wanted}")
+    results = list(given)
+    if len(results) != len(parts):
+        raise InvalidMessage(f"spread returned {len(results)} results: {wanted}")
+    for number, (part, result) in enumerate(zip(parts, results, strict=True), 1):
+        if (trouble := check(part, result)) is not None:
+            raise InvalidMessage(f"spread, result {number} of {len(parts)}: {trouble}")
+    return results
+
+
 @dataclass(frozen=True, slots=True)
 class Placing:
     """A staged pair, its place, and the first of the ids that its rows get (None: they have)."""
@@ -172,6 +196,37 @@ def place_file(vfs: Vfs, placing: Placing, name: str | None = None) -> PlacedFil
 def place_anew(placing: Placing) -> PlacedFile:
     """Place a pair in a process of its own: as `place_file`, in files that no other one writes."""
     return place_file(OsVfs(), placing, f"{placing.file.name}-{uuid.uuid4().hex[:12]}")
+
+
+def misplaced(vfs: Vfs, placing: Placing, placed: Any) -> str | None:
+    """Return what is wrong with what another process made of a pair, None if nothing is.
+
+    Compared are the place, the lengths, the whole index, and the own offsets of the first and the
+    last record. Payloads are not read: their checksums show what a disk spoils, as in any file.
+    """
+    staged, file = placing.staged, placing.file
+    own = isinstance(placed, PlacedFile) and placed.name.startswith(file.name)
+    if not own or replace(placed, name=file.name) != file:
+        return f"not that of {file.name}, but {placed!r:.200}"
+    path = join(placing.staging, placed.name)
+    for end, size in ((DATA_SUFFIX, file.data_size), (INDEX_SUFFIX, file.index_size)):
+        there = vfs.size_of(path + end)
+        if there != size:
+            found = "is missing" if there is None else f"has {there} bytes and not {size}"
+            return f"{path}{end} {found}"
+    data, index = (vfs.open(path + end, writable=False) for end in (DATA_SUFFIX, INDEX_SUFFIX))
+    try:
+        entries = entries_in(index.pread(file.index_size, 0)).copy()
+        starts = kernels.offsets_of(entries["data_size"].astype(np.int64))[:-1]
+        same = np.array_equal(entries["data_offset"], starts + file.data_start)
+        same = same and _is_as_staged(staged, entries, starts)
+        for row in (0, -1) if same else ():
+            number = file.index_start + row % file.rows * ENTRY_SIZE
+            same &= int.from_bytes(data.pread(8, int(starts[row]) + _OFFSET_AT), "big") == number
+    finally:
+        data.close()
+        index.close()
+    return None if same else f"{path}: not what was staged, with the offsets of its place"
 
 
 def _is_placed(
@@ -249,6 +304,12 @@ def _place_records(
 
 def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
     """Raise InvalidMessage unless these are the entries that were staged, all of this shard."""
+    if not _is_as_staged(staged, entries, starts):
+        raise InvalidMessage(f"staged file {staged.name}: its index is not what was staged")
+
+
+def _is_as_staged(staged: StagedFile, entries: Array, starts: Array) -> bool:
+    """True if these entries, but for their offsets, are those that were staged."""
     as_staged = entries.copy()
     as_staged["data_offset"] = starts + staged.data_start
     same = xxhash.xxh3_64_hexdigest(as_staged.view(np.uint8).data) == staged.index_digest
@@ -256,5 +317,4 @@ def _check_entries(staged: StagedFile, entries: Array, starts: Array) -> None:
     same &= bool((entries["data_size"] > HEADER_SIZE).all())
     places = entries["partition_id"].astype(np.int64) - staged.store_id * PARTITIONS_PER_STORE
     same &= bool(((places >= 0) & (places < staged.partitions)).all())
-    if not same:
-        raise InvalidMessage(f"staged file {staged.name}: its index is not what was staged")
+    return same

@@ -56,9 +56,11 @@ from tubestore.staging.placing import (
     THREADED_BYTES,
     Placing,
     Spread,
+    misplaced,
     place_all,
     place_anew,
     place_file,
+    spread_out,
 )
 from tubestore.staging.publisher import Publisher
 from tubestore.staging.roll_forward import remove_staging, roll_forward
@@ -239,7 +241,8 @@ class _ShardsJob:
             ids = None if staged.has_ids else self.context.ids.next_many(file.rows)
             placings.append(Placing(staging, staged, file, None if ids is None else int(ids[0])))
         if self.spread is not None and size >= SPREAD_BYTES:
-            self.placed = tuple(self.spread(place_anew, placings))
+            check = partial(misplaced, vfs)
+            self.placed = tuple(spread_out(self.spread, place_anew, placings, check))
         else:
             place_all(partial(place_file, vfs), placings, size, self.threads)
         return CommitRecord(number, self.job_id, now_ms, self.placed, self.batch, self.content)

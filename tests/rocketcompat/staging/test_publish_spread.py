@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from rocketcompat.staging import publish as publishing
 from rocketcompat.staging.writer import StagedLogWriter
 from tests.support.publishing import Tasks
 from tests.support.rocket.publishing import CONFIG, batch, numbered
+from tubestore.errors import InvalidMessage
 
 
 def files_of(root: Path) -> dict[str, bytes]:
@@ -43,4 +47,60 @@ def test_what_tasks_have_written_is_the_job_and_tasks_that_go_on_change_nothing(
         assert (
             sum(store.max_offset_in_queue("orders", queue) for queue in range(3)) == 3 * count + 2
         )
+    assert list(check(tmp_path, {"maxHashSlotNum": 16, "maxIndexNum": 40})) == []
+
+
+def gone(root: Path, found: list[Any]) -> list[Any]:
+    next(root.rglob(found[-1].name)).unlink()
+    return found
+
+
+def cut(root: Path, found: list[Any]) -> list[Any]:
+    path = next(root.rglob(found[0].name))
+    os.truncate(path, path.stat().st_size - 1)
+    return found
+
+
+def of_another_place(root: Path, found: list[Any]) -> list[Any]:
+    path = next(root.rglob(found[0].name))
+    path.write_bytes(bytes(28) + b"\1" + path.read_bytes()[29:])
+    return found
+
+
+WRONG: dict[str, Callable[[Path, list[Any]], Any]] = {
+    "nothing": lambda _, found: [],
+    "none": lambda _, found: None,
+    "one is missing": lambda _, found: found[:-1],
+    "another order": lambda _, found: found[::-1],
+    "one twice": lambda _, found: [found[0], *found[:-1]],
+    "no results": lambda _, found: [None] * len(found),
+    "other sizes": lambda _, found: [replace(found[0], size=1), *found[1:]],
+    "a file is gone": gone,
+    "a file is cut": cut,
+    "a file of another place": of_another_place,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+        store.put_message(rocketcompat.Message("orders", b"before"))
+        store.flush()
+        with StagedLogWriter(tmp_path, "j", "0", config=CONFIG) as writer:
+            writer.write(batch(numbered("t", 180)))
+            pieces = writer.finish()
+        before = files_of(tmp_path)
+
+        def spread(work: Any, parts: Any) -> Any:
+            return WRONG[wrong](tmp_path, [work(part) for part in parts])
+
+        with pytest.raises(InvalidMessage, match="spread"):
+            store.publish("j", pieces, spread=spread)
+        assert files_of(tmp_path) == before
+        store.put_message(rocketcompat.Message("orders", b"goes on"))
+        assert store.publish("j", pieces, spread=Tasks()).rows == 180
+        assert sum(store.max_offset_in_queue("orders", queue) for queue in range(3)) == 182
     assert list(check(tmp_path, {"maxHashSlotNum": 16, "maxIndexNum": 40})) == []

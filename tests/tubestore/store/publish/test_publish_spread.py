@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +15,11 @@ from tests.support.publishing import Tasks, batch, numbered
 from tests.support.publishing import bodies as bodies_of
 from tubestore.errors import InvalidMessage
 from tubestore.offline.check import check
+from tubestore.record.layouts import DATA_HEADER
+from tubestore.staging.placing import Spread
 from tubestore.staging.writer import StagedWriter
 from tubestore.store import publish as publishing
+from tubestore.store.manager import MessageStoreManager
 
 
 def staged_in(root: Path, *, ids: bool) -> list[Any]:
@@ -93,3 +99,99 @@ def test_a_task_that_finds_other_bytes_than_were_staged_ends_the_publish_without
         path.write_bytes(data)
         assert store.publish("j", staged).rows == 90
     assert list(check(str(tmp_path))) == []
+
+
+def work_of(change: Callable[[list[Any]], Any]) -> Spread:
+    """A `spread` that does the work, and returns something else."""
+    return cast(Spread, lambda work, parts: change([work(part) for part in parts]))
+
+
+WRONG = {
+    "nothing": lambda _: [],
+    "none": lambda _: None,
+    "one is missing": lambda found: found[:-1],
+    "one more": lambda found: [*found, found[0]],
+    "another order": lambda found: found[::-1],
+    "one twice": lambda found: [found[0], *found[:-1]],
+    "no results": lambda found: [None] * len(found),
+    "a name that is not there": lambda found: [
+        *found[:-1],
+        replace(found[-1], name=found[-1].name + "x"),
+    ],
+    "other rows": lambda found: [replace(found[0], rows=29), *found[1:]],
+}
+
+
+def refused(store: MessageStoreManager, staged: list[Any], spread: Spread) -> None:
+    """Publish with results that are refused, and see that nothing changed; then as it should be."""
+    before = bodies_of(store)
+    with pytest.raises(InvalidMessage, match="spread"):
+        store.publish("j", staged, spread=spread)
+    assert bodies_of(store) == before
+    store["a"].append(b"goes on", partition=0)
+    assert not store.publish("j", staged, spread=Tasks()).replayed
+    assert sorted(bodies_of(store)) == sorted([*before, b"goes on", *numbered(90)])
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+    with tubestore.open(tmp_path, background=False) as store:
+        store.create_topic("a", partitions=3, stores=2).append(b"before", partition=0)
+        refused(store, staged_in(tmp_path, ids=False), work_of(WRONG[wrong]))
+    assert list(check(str(tmp_path))) == []
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def offsets_of_another_place(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    at = DATA_HEADER.position("queue_logic_offset")
+    raw[at : at + 8] = (28_000).to_bytes(8, "big")
+    path.write_bytes(raw)
+
+
+def other_entries(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "harm"),
+    [(".tube", Path.unlink), (".index", Path.unlink), (".tube", cut), (".index", cut),
+     (".tube", offsets_of_another_place), (".index", other_entries)],
+)  # fmt: skip
+@pytest.mark.parametrize("behind", [False, True])
+def test_files_of_tasks_that_are_gone_or_not_what_was_staged_are_refused_before_anything_changes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    harm: Callable[[Path], None],
+    behind: bool,
+) -> None:
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+    settings = {} if behind else {"segment_size_bytes": 4000, "index_segment_size_bytes": 1400}
+
+    def harmed(found: list[Any]) -> list[Any]:
+        (path,) = tmp_path.glob(f".tubestore/staging/*/{found[1].name}{suffix}")
+        harm(path)
+        return found
+
+    with tubestore.open(tmp_path, background=False, **settings) as store:  # type: ignore[arg-type]
+        store.create_topic("a", partitions=3, stores=2).append(b"before", partition=0)
+        refused(store, staged_in(tmp_path, ids=False), work_of(harmed))
+    assert list(check(str(tmp_path))) == []
+
+
+def test_the_results_may_come_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+    with tubestore.open(tmp_path, background=False) as store:
+        store.create_topic("a", partitions=3, stores=2)
+        assert store.publish("j", staged_in(tmp_path, ids=False), spread=work_of(iter)).rows == 90
