@@ -17,8 +17,9 @@ import pyarrow as pa
 import tubestore
 from bench.spark.stores import PARTITIONS, fresh
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.micro_batches import MicroBatches, Position
+from tubestore.spark.micro_batches import MicroBatches
 from tubestore.spark.planning import plan
+from tubestore.spark.positions import Position
 
 TOPICS = (3_000, 10_000)
 #: Processor seconds of a plan and of a trigger over the most topics; bytes of their offsets.

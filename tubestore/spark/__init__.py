@@ -13,7 +13,8 @@ Prune with `subscribe`, `partitions`, `startingOffsets`, `startingTimestamp`, `f
 | --- | --- |
 | `planning` | the bytes of a read, cut into splits |
 | `reading` | what a task does with a split |
-| `micro_batches`, `holding` | the next batch of a stream; its lease against retention |
+| `micro_batches` | the next batch of a stream |
+| `positions`, `holding` | what a checkpoint keeps of it; its lease against retention |
 | `lag` | how far a stream is behind; what it has read, committed to a group |
 | `source`, `stream` | the data source and the stream that Spark calls |
 | `frames`, `laptop` | DataFrames; a session on this machine |

@@ -12,9 +12,11 @@ from tubestore.errors import NotAStore
 from tubestore.options import PARTITIONS_PER_STORE, StoreOptions
 from tubestore.record.names import parse_store_key, store_key
 from tubestore.shard.reader import ShardReader
-from tubestore.spark.micro_batches import Position
 from tubestore.spark.planning import journal_of, list_shards
+from tubestore.spark.positions import Position
 from tubestore.staging.commit_records import Horizon
+from tubestore.store.directory import StoreDirectory
+from tubestore.store.topics import saved_settings
 
 
 def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[str, dict[int, int]]:
@@ -25,13 +27,15 @@ def lag_behind(root: str, position: Position, vfs: Vfs | None = None) -> dict[st
     vfs = vfs or OsVfs()
     found: dict[str, dict[int, int]] = {}
     horizon, journal = Horizon(vfs, root), journal_of(vfs, root)
+    topics = saved_settings(StoreDirectory(vfs, root, "r"))
     for listed in list_shards(root, vfs, journal):
         name = (listed.topic, listed.store_id)
         reader = ShardReader(vfs, listed.directory, *name, StoreOptions(), horizon, journal)
         key = store_key(*name)
         try:
-            totals = found.setdefault(listed.topic, {})
-            counts = reader.view().counts(position.shards.get(key, 0))
+            totals, made = found.setdefault(listed.topic, {}), topics.get(listed.topic)
+            is_another = made is not None and position.is_of_another(listed.topic, made.id)
+            counts = reader.view().counts(0 if is_another else position.shards.get(key, 0))
             for partition, count in counts.items():
                 totals[partition] = totals.get(partition, 0) + count
         finally:
@@ -53,8 +57,8 @@ def commit_position(
         wanted = {}
         for key, offset in position.shards.items():
             topic, store_id = parse_store_key(key) or ("", 0)
-            if topic not in store:
-                continue  # deleted since
+            if topic not in store or position.is_of_another(topic, store[topic].options.id):
+                continue  # deleted since, and perhaps made again
             ahead = position.starts.get(key, {})
             for number in store[topic].partition_ids:
                 read = partitions is None or number in partitions

@@ -1,17 +1,5 @@
 """Which messages the next micro-batch of a stream has, and how they are split.
 
-A position is exact: the next index offset of every shard, with the store's uuid, so that it means
-the same for ever and in no other store. Files never appear in it, since they roll and expire.
-
-    {"v": 1, "store": "<uuid>", "shards": {"<topic>-<store id>": <index offset>, …}}
-
-Of more than 256 shards the offsets are packed; each position is complete in itself:
-
-    {"v": 2, "store": …, "packed": {"count": <shards>, "unit": <bytes>, "text": "<base 85>"}}
-
-The text is that of the offsets in units (int64, the lowest bytes of all first) and the names, a
-line each, compressed as XZ.
-
 Shards that a position does not name begin at the earliest: topics appear while a query runs.
 Limits are shared fairly: no shard gets less than an equal share while it has messages.
 
@@ -20,10 +8,8 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-import base64
-import lzma
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,8 +20,9 @@ from tubestore.errors import DataLoss, NotAStore
 from tubestore.journal.root_journal import JournalPart
 from tubestore.offline.own_files import read_bounds
 from tubestore.record.layouts import INDEX_ENTRY
-from tubestore.record.names import store_key
+from tubestore.record.names import parse_store_key, store_key
 from tubestore.record.records import ENTRY_SIZE
+from tubestore.record.state_files import SavedTopics
 from tubestore.segments.listing import KnownShards, ShardFiles
 from tubestore.spark.holding import StreamLease
 from tubestore.spark.kit.options import LATEST, ReadOptions
@@ -50,74 +37,19 @@ from tubestore.spark.planning import (
     pack,
     shard_limits,
     store_uuid,
+    wants_shard,
     with_journal,
     with_offsets,
 )
+from tubestore.spark.positions import Position, TopicIds
 from tubestore.staging.commit_records import Horizon
 from tubestore.store.directory import StoreDirectory
+from tubestore.values import moment_text
 
-VERSION, PACKED_VERSION = 1, 2
-#: So many shards have their offsets as JSON.
-_PLAIN_SHARDS = 256
 #: Portions smaller than this share a split: a task costs some 30 ms.
 PACK_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The position of a stream."""
-
-    store: str | None
-    #: The next index offset, by `<topic>-<store id>`.
-    shards: Mapping[str, int]
-    #: Partitions that begin later than their shard: their first offset, as long as it is ahead.
-    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object that Spark keeps in its checkpoint."""
-        found: dict[str, Any] = {"v": VERSION, "store": self.store, "shards": dict(self.shards)}
-        if len(self.shards) > _PLAIN_SHARDS:
-            found = {"v": PACKED_VERSION, "store": self.store, "packed": _packed(self.shards)}
-        ahead = {
-            key: {str(p): o for p, o in places.items() if o > self.shards.get(key, 0)}
-            for key, places in self.starts.items()
-        }
-        if any(ahead.values()):
-            found["starts"] = {key: places for key, places in ahead.items() if places}
-        return found
-
-    @classmethod
-    def of_json(cls, found: Mapping[str, Any], root: str) -> Position:
-        """Read a position; NotAStore if it is not one of this version."""
-        try:
-            if found["v"] not in (VERSION, PACKED_VERSION):
-                raise ValueError(f"version {found['v']}")
-            given = _unpacked(found["packed"]) if found["v"] == PACKED_VERSION else found["shards"]
-            starts = {
-                str(key): {int(p): int(o) for p, o in places.items()}
-                for key, places in found.get("starts", {}).items()
-            }
-            shards = {str(key): int(offset) for key, offset in given.items()}
-            return cls(found["store"], shards, starts)
-        except (AttributeError, KeyError, TypeError, ValueError, lzma.LZMAError) as error:
-            raise NotAStore(root, f"no position of a stream over a store: {error!r}") from None
-
-
-def _packed(shards: Mapping[str, int]) -> dict[str, Any]:
-    names = sorted(shards)
-    offsets = np.array([shards[name] for name in names], "<i8")
-    unit = 1 if (offsets % ENTRY_SIZE).any() else ENTRY_SIZE
-    planes = (offsets // unit).view(np.uint8).reshape(-1, 8).T.tobytes()
-    content = lzma.compress(planes + "\n".join(names).encode(), preset=0)
-    return {"count": len(names), "unit": unit, "text": base64.b85encode(content).decode()}
-
-
-def _unpacked(found: Mapping[str, Any]) -> dict[str, int]:
-    content = lzma.decompress(base64.b85decode(found["text"]))
-    size = 8 * int(found["count"])
-    planes = np.frombuffer(content, np.uint8, size).reshape(8, -1)
-    offsets = planes.T.copy().view("<i8")[:, 0] * int(found["unit"])
-    return dict(zip(content[size:].decode().split("\n"), offsets.tolist(), strict=True))
+#: How often shards are listed again because topics changed meanwhile, at most.
+_LISTINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +90,13 @@ class MicroBatches:
         self.options, self.skipped = options, 0
         self._vfs, self._note = vfs or OsVfs(), note
         self._noted: set[str] = set()
-        self._store = store_uuid(StoreDirectory(self._vfs, options.path, "r"))
+        self._directory = StoreDirectory(self._vfs, options.path, "r")
+        self._store = store_uuid(self._directory)
         skip = None if options.fail_on_data_loss else note
         self._journal = journal_of(self._vfs, options.path, skip)
         self._seen: dict[str, ShardNow] = {}
+        #: The ids of topics when `_seen` was listed.
+        self._ids: Mapping[str, int] = {}
         self._listed = KnownShards()
         self._target: Mapping[str, int] | None = None
         #: Where the batch that was cut last ends.
@@ -177,6 +112,31 @@ class MicroBatches:
 
     def shards_now(self, known: Container[str] = ()) -> dict[str, ShardNow]:
         """List the shards as they are now; NotAStore for one that is gone and not `known`."""
+        # A topic may be deleted and made again meanwhile: its shard and its id belong together.
+        before, found = self._topics(), self._list_shards(known)
+        after, tries = self._topics(), 1
+        while after is not before and tries < _LISTINGS:
+            before, found = after, self._list_shards(known)
+            after, tries = self._topics(), tries + 1
+        ids = _ids_of(after)
+        if after is not before:  # topics are made all the time: those of now come next time
+            then = _ids_of(before)
+            found = {
+                key: now
+                for key, now in found.items()
+                if then.get(now.shard.topic) == ids.get(now.shard.topic)
+            }
+        if after is not None and after.deleted:  # their files are not all moved away yet
+            gone = after.deleted - ids.keys()
+            found = {key: now for key, now in found.items() if now.shard.topic not in gone}
+        self._seen, self._ids = found, ids
+        return found
+
+    def _topics(self) -> SavedTopics | None:
+        """Return the topics' settings, the same object while there is no change."""
+        return self._directory.read_topics()
+
+    def _list_shards(self, known: Container[str]) -> dict[str, ShardNow]:
         found, root = {}, self.options.path
         horizon = Horizon(self._vfs, root)
         self._journal.refresh()
@@ -200,8 +160,14 @@ class MicroBatches:
                 found[key] = ShardNow(shard, *bounds, hidden, listed, parts)
             finally:
                 index.close()
-        self._seen = found
         return found
+
+    def _position(
+        self, shards: Mapping[str, int], starts: Mapping[str, Mapping[int, int]] | None = None
+    ) -> Position:
+        """Return a position of shards as they were listed last."""
+        topics = TopicIds.of(self._ids, (now.shard.topic for now in self._seen.values()))
+        return Position(self._store, shards, starts or {}, topics)
 
     def initial(self) -> Position:
         """Return where a new query starts."""
@@ -222,11 +188,11 @@ class MicroBatches:
             low = min((one.start for one in limits), default=now.first)
             shards[key] = max(first, now.first if others else low)
             starts[key] = {one.partition: one.start for one in limits}
-        return Position(self._store, shards, starts)
+        return self._position(shards, starts)
 
     def end(self) -> Position:
         """Return the position behind everything that is there."""
-        return Position(self._store, {key: now.end for key, now in self.shards_now().items()})
+        return self._position({key: now.end for key, now in self.shards_now().items()})
 
     def report(self) -> dict[str, Any]:
         """Return the end as of the last batch, and by topic how many messages are behind that.
@@ -239,7 +205,7 @@ class MicroBatches:
             count = (now.end - max(now.first, self._last.get(key, now.first))) // ENTRY_SIZE
             if count > 0:
                 behind[now.shard.topic] = behind.get(now.shard.topic, 0) + count
-        end = Position(self._store, {key: now.end for key, now in there.items()})
+        end = self._position({key: now.end for key, now in there.items()})
         return {**end.as_json(), "behind": behind}
 
     def freeze(self) -> None:
@@ -271,12 +237,15 @@ class MicroBatches:
         start = self._without_vanished(start, there)
         if self._lease is not None:
             self._lease.hold(start.shards)
-        backlogs = {}
+        backlogs, ends = {}, {}
         for key, now in there.items():
             end = now.end if self._target is None else min(now.end, self._target.get(key, 0))
-            low = max(start.shards.get(key, now.first), now.first)
+            since = start.shards.get(key, now.first)
+            low = max(since, now.first)
             if low < end:
                 backlogs[key] = _Backlog(ShardIndex(self._vfs, now.shard), low, end, self.options)
+            elif since < end:  # all of it was removed, which planning the batch reports
+                ends[key] = end
         try:
             if min_rows is not None and not _are_enough(backlogs.values(), min_rows):
                 return start
@@ -287,27 +256,52 @@ class MicroBatches:
         finally:
             for backlog in backlogs.values():
                 backlog.index.close()
-        ends = {key: backlog.end for key, backlog in backlogs.items()}
+        ends |= {key: backlog.end for key, backlog in backlogs.items()}
         # A shard with a lost start stays where it is: planning the batch reports what was lost.
-        return Position(start.store, {**start.shards, **ends}, start.starts)
+        shards = {**start.shards, **ends}
+        return start if shards == start.shards else self._position(shards, start.starts)
 
     def _without_vanished(self, start: Position, there: Mapping[str, ShardNow]) -> Position:
-        """Raise DataLoss if the store is shorter than the position, or go back to its end."""
-        shards = dict(start.shards)
+        """Raise DataLoss if what was read is not there as it was, or go on with what is there."""
+        shards, starts, changed = dict(start.shards), dict(start.starts), False
         for key, offset in start.shards.items():
             now = there.get(key)
-            if now is not None and now.end >= offset:
-                continue
-            text = f"{key}: the stream is at {offset}, but the shard "
-            text += "is gone" if now is None else f"ends at {now.end}: it was cut"
-            if self.options.fail_on_data_loss:
-                raise DataLoss(f"{text} (failOnDataLoss=false goes on with what is there)")
-            self._note(text)
             if now is None:
+                self._lose(*self._absent(start, key, offset))
                 del shards[key]
-            else:
+            elif self._is_of_another(start, now.shard.topic):
+                self._lose(_remade(now.shard.topic, self._ids), _FROM_ITS_BEGIN)
+                shards[key] = now.first
+            elif now.end < offset:
+                text = f"{key}: the stream is at {offset}, but the shard ends at {now.end}"
+                self._lose(f"{text}: it was cut", "goes on with what is there")
                 shards[key] = now.end
-        return replace(start, shards=shards)
+            else:
+                continue
+            starts.pop(key, None)
+            changed = True
+        return self._position(shards, starts) if changed else start
+
+    def _absent(self, start: Position, key: str, offset: int) -> tuple[str, str]:
+        """Describe a shard that a position has and that is not among those that are read."""
+        shard = parse_store_key(key)
+        if shard is None or wants_shard(self.options, *shard):
+            if shard is not None and self._is_of_another(start, shard[0]):
+                return _remade(shard[0], self._ids), _FROM_ITS_BEGIN
+            text = f"{key}: the stream is at {offset}, but the shard is gone"
+            return text, "goes on with what is there"
+        text = f"{key}: the checkpoint has it, and the query's options leave it out now: give the "
+        text += "options that the checkpoint was made with, or another checkpointLocation"
+        return text, "goes on without it, and if it is read again, from its earliest message on"
+
+    def _is_of_another(self, position: Position, topic: str) -> bool:
+        return position.is_of_another(topic, self._ids.get(topic, 0))
+
+    def _lose(self, text: str, lenient: str) -> None:
+        """Raise DataLoss, or note it once; `lenient` is what happens then."""
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{text} (failOnDataLoss=false {lenient})")
+        self._note_once(text)
 
     def plan(self, start: Position, end: Position) -> Plan:
         """Split the batch [start, end); DataLoss if some of it is gone."""
@@ -318,10 +312,17 @@ class MicroBatches:
             now = self.shards_now(end.shards)
         ranges = []
         for key, offset in end.shards.items():
-            there = now.get(key)
+            there, starts = now.get(key), start.starts.get(key, {})
             low = start.shards.get(key, there.first if there else 0)
+            topic, _ = parse_store_key(key) or ("", 0)
+            is_later = self._is_of_another(end, topic)
+            if is_later or (key in start.shards and self._is_of_another(start, topic)):
+                self._lose(_remade(topic, self._ids), _FROM_ITS_BEGIN)
+                if is_later:
+                    continue  # what the batch had is gone; the next one begins anew
+                low, starts = (there.first if there else 0), {}
             if low < offset:
-                ranges.append(self._range(key, there, low, offset, start.starts.get(key, {})))
+                ranges.append(self._range(key, there, low, offset, starts))
         max_bytes = self.options.max_split_bytes
         portions = [p for wanted in ranges for p in self._portions(wanted, max_bytes)]
         if self.options.min_partitions > 1:
@@ -396,6 +397,21 @@ class MicroBatches:
                 f"the checkpoint was made with store {position.store}, this one is {self._store}: "
                 "give the query another checkpointLocation, or this store's path",
             )
+
+
+#: What happens to a topic that was made again, with failOnDataLoss=false.
+_FROM_ITS_BEGIN = "reads the new one from its beginning on"
+
+
+def _remade(topic: str, ids: Mapping[str, int]) -> str:
+    moment = moment_text(ids[topic])
+    return (
+        f"{topic}: the topic was deleted and made again at {moment}, after the stream had read it"
+    )
+
+
+def _ids_of(saved: SavedTopics | None) -> dict[str, int]:
+    return {} if saved is None else {name: made.id for name, made in saved.settings.items()}
 
 
 # -- limits ---------------------------------------------------------------------------------------

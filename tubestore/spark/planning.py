@@ -603,10 +603,7 @@ def choose_shards(
     """
 
     def wanted(topic: str, store_id: int) -> bool:
-        if not options.wants_topic(topic):
-            return False
-        ids = options.partitions_of(topic)
-        return ids is None or any(i // PARTITIONS_PER_STORE == store_id for i in ids)
+        return wants_shard(options, topic, store_id)
 
     # Without a journal nothing is read of it but names: its damage is refused where rows are.
     overlay = journal or JournalOverlay(vfs, options.path)
@@ -627,6 +624,14 @@ def choose_shards(
             raise lost
         log.warning(str(lost))
     return found
+
+
+def wants_shard(options: ReadOptions, topic: str, store_id: int) -> bool:
+    """True if the options want messages of a shard."""
+    if not options.wants_topic(topic):
+        return False
+    ids = options.partitions_of(topic)
+    return ids is None or any(i // PARTITIONS_PER_STORE == store_id for i in ids)
 
 
 def _stores_of(vfs: Vfs, root: str, settings: Iterable[str]) -> dict[str, set[int]]:

@@ -11,8 +11,9 @@ from tubestore.spark.kit.options import ReadOptions
 from tubestore.spark.kit.shapes import SHAPES
 from tubestore.spark.kit.tasks import note
 from tubestore.spark.kit.triggers import Json, TriggeredReader
-from tubestore.spark.micro_batches import MicroBatches, Position
+from tubestore.spark.micro_batches import MicroBatches
 from tubestore.spark.planning import Plan
+from tubestore.spark.positions import Position
 from tubestore.spark.reading import Reading
 
 

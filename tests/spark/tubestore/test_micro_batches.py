@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +28,14 @@ from tests.spark.stores import (
 from tests.spark.streams import root as root
 from tests.spark.streams import stream
 from tests.support.engine.mixed import TOPICS, killed, mixed, open_store
+from tests.support.golden import TUBE_VERSION, unpack
 from tubestore.clock import ManualClock
 from tubestore.errors import DataLoss, InvalidMessage, NotAStore, OffsetOutOfRange
 from tubestore.spark import commit
 from tubestore.spark.kit.options import ReadOptions
-from tubestore.spark.lag import lag_behind, position_of
-from tubestore.spark.micro_batches import MicroBatches, Position
+from tubestore.spark.lag import lag_behind
+from tubestore.spark.micro_batches import MicroBatches
+from tubestore.spark.positions import Position
 from tubestore.store.manager import engine_of
 from tubestore.testing import MemoryVfs
 
@@ -57,7 +59,7 @@ def drain(
     found: list[Rows] = []
     for _ in range(most):
         end = through_json(batches.latest(at, rows, size), batches.options.path)
-        if end.shards == at.shards:
+        if end == at:
             return end, found
         found.append(read_plan(batches.plan(at, end), vfs))
         at = end
@@ -286,28 +288,6 @@ def test_a_partition_that_holds_half_of_a_batch_is_read_by_several_tasks(
     check_shared_out(batches.plan(start, batches.latest(start)), tmp_path, **chosen)
 
 
-def test_the_position_of_many_shards_is_packed_and_complete_in_itself() -> None:
-    seed = random.randrange(1 << 30)
-    rng = random.Random(seed)
-    shards = {f"orders-{n:05d}-{n % 3}": 28 * rng.randrange(20_000_000) for n in range(10_000)}
-    for kept in (shards, {**shards, "odd-0": 5}, {f"ä{n}-0": n << 40 for n in range(257)}):
-        position = Position("uuid", kept, {"odd-0": {1: 33}})
-        text = json.dumps(position.as_json())
-        assert Position.of_json(json.loads(text), "/s") == position, f"seed {seed}"
-        assert json.dumps(Position.of_json(json.loads(text), "/s").as_json()) == text
-    assert len(json.dumps(Position("uuid", shards).as_json())) < 60_000
-    assert position_of({"sources": [{"endOffset": text}]}, "/s") == position
-    plain = Position("uuid", {f"t{n}-0": n for n in range(256)})
-    assert plain.as_json()["shards"] == plain.shards
-
-
-@pytest.mark.parametrize("text", ["", "!", "00000", "Oni"])
-def test_a_packed_position_that_is_damaged_is_no_position(text: str) -> None:
-    packed = {"count": 300, "unit": 28, "text": text}
-    with pytest.raises(NotAStore, match="no position of a stream"):
-        Position.of_json({"v": 2, "store": "u", "packed": packed}, "/s")
-
-
 def test_a_checkpoint_of_another_store_is_refused(root: Path, tmp_path_factory: Any) -> None:
     other = tmp_path_factory.mktemp("other")
     write_store(other, {"logs": 10})
@@ -315,12 +295,6 @@ def test_a_checkpoint_of_another_store_is_refused(root: Path, tmp_path_factory: 
     for ask in (lambda b: b.latest(at), lambda b: b.plan(at, at)):
         with pytest.raises(NotAStore, match="the checkpoint was made with store"):
             ask(stream(other))
-
-
-@pytest.mark.parametrize("found", [{}, {"v": 2, "store": None, "shards": {}}, {"v": 1, "store": 1}])
-def test_a_checkpoint_of_something_else_is_refused(found: dict[str, Any]) -> None:
-    with pytest.raises(NotAStore, match="no position of a stream over a store"):
-        Position.of_json(found, "/s")
 
 
 def remove_oldest(root: Path, topic: str) -> None:
@@ -354,6 +328,176 @@ def test_messages_that_were_removed_are_skipped_and_counted_if_asked_for(
     assert found == read_plan(planned(root))
     assert batches.skipped == 1100 - len(found)
     assert f"skipped, {batches.skipped} in all" in said[0]
+
+
+def make_again(root: Path, count: int, vfs: MemoryVfs | None = None) -> None:
+    """Delete the topic `orders`, and make it again with so many messages."""
+    with tubestore.open(root, vfs=vfs, background=False, **SMALL) as store:
+        store.delete_topic("orders")
+    write_store(root, {"orders": count}, vfs=vfs, seed=99)
+
+
+AGAIN = "orders: the topic was deleted and made again at .*, after the stream had read it"
+
+
+@pytest.mark.parametrize("count", [0, 40, 100, 300])
+def test_a_topic_that_was_made_again_fails_the_stream(root: Path, count: int) -> None:
+    running = stream(root)
+    start = running.initial()
+    at = running.latest(start)
+    running.plan(start, at)
+    make_again(root, count)
+    for batches in (running, stream(root)):
+        with pytest.raises(DataLoss, match=AGAIN):
+            batches.latest(through_json(at, root))
+    with pytest.raises(DataLoss, match=AGAIN):
+        stream(root).plan(start, at)  # a batch that is repeated after a restart
+
+
+@pytest.mark.parametrize("rows", [None, 70])
+@pytest.mark.parametrize("count", [0, 40, 100, 300])
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_if_asked_for(
+    root: Path, count: int, rows: int | None
+) -> None:
+    at = through_json(stream(root).end(), root)
+    make_again(root, count)
+    said: list[str] = []
+    options = ReadOptions.parse({"path": str(root), "failOnDataLoss": "false"}, stream=True)
+    batches = MicroBatches(options, note=said.append)
+    at, found = drain(batches, at, rows=rows)
+    wanted = [row for row in scanned_rows(root) if row["topic"] == "orders"]
+    assert [row for batch in found for row in batch] == wanted
+    assert len(wanted) == count
+    assert len(said) == 1
+    write_store(root, {"orders": 5})
+    _, more = drain(stream(root), at)
+    assert [len(batch) for batch in more] == [5], "and then it is a topic as any other"
+
+
+def test_a_batch_of_a_topic_that_was_made_again_has_the_rest_if_asked_for(root: Path) -> None:
+    batches = stream(root)
+    start, at = batches.initial(), batches.latest(batches.initial())
+    make_again(root, 300)
+    lenient = stream(root, failOnDataLoss="false")
+    found = read_plan(lenient.plan(through_json(start, root), through_json(at, root)))
+    assert {row["topic"] for row in found} == {"logs"}, "rows of the new topic come in the next one"
+    _, more = drain(lenient, at)
+    assert [len(batch) for batch in more] == [300]
+
+
+def test_a_deleted_topic_is_gone_and_begins_anew_when_it_comes_back(root: Path) -> None:
+    at = stream(root).end()
+    with tubestore.open(root, background=False, **SMALL) as store:
+        store.delete_topic("orders")
+    with pytest.raises(DataLoss, match="the shard is gone"):
+        stream(root).latest(at)
+    at = through_json(stream(root, failOnDataLoss="false").latest(at), root)
+    write_store(root, {"orders": 300})
+    assert [len(batch) for batch in drain(stream(root), at)[1]] == [300]
+
+
+def test_a_checkpoint_without_ids_of_topics_goes_on_and_gets_them(root: Path) -> None:
+    at = replace(stream(root).end(), topics=None)
+    assert "topics" not in at.as_json()
+    write_store(root, {"logs": 10})
+    at, found = drain(stream(root), at)
+    assert [len(batch) for batch in found] == [10]
+    make_again(root, 300)
+    with pytest.raises(DataLoss, match=AGAIN):
+        stream(root).latest(at)
+
+
+def test_a_store_of_a_broker_and_settings_for_its_topic_make_no_other_topic(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "s"
+    shutil.copytree(unpack("tubemq", TUBE_VERSION, "basic", tmp_path / "golden").store, root)
+    batches = stream(root)
+    at, found = drain(batches, batches.initial())
+    assert sum(map(len, found)) == len(scanned_rows(root)) > 0
+    assert "topics" not in at.as_json(), "as before: nothing there has an id"
+    write_store(root, {"ours": 5})
+    at, more = drain(stream(root), replace(at, store=stream(root).end().store))
+    assert [len(batch) for batch in more] == [5]
+    with tubestore.open(root, background=False) as store:
+        theirs = next(name for name in store.topics() if name != "ours")
+        store.change_topic(theirs, max_age="1000000h")
+    assert drain(stream(root), at)[1] == []
+
+
+def test_other_topics_that_come_make_no_batch(root: Path) -> None:
+    batches = stream(root, subscribe="logs")
+    at = batches.end()
+    write_store(root, {"fresh": 5})
+    assert batches.latest(at) == at
+
+
+def test_a_topic_that_is_made_again_while_shards_are_listed_has_its_own_id(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = stream(root)
+    listed, changes = batches._list_shards, iter(range(2))
+
+    def beside(known: Any) -> Any:
+        found = listed(known)
+        if next(changes, None) is not None:
+            make_again(root, 100)
+        return found
+
+    monkeypatch.setattr(batches, "_list_shards", beside)
+    at = batches.end()
+    monkeypatch.undo()
+    assert batches.latest(at) == at
+    make_again(root, 100)
+    with pytest.raises(DataLoss, match=AGAIN):
+        batches.latest(at)
+
+
+def test_topics_that_change_all_the_time_are_left_for_the_next_batch(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = stream(root)
+    start, listed = batches.initial(), batches._list_shards
+
+    def beside(known: Any) -> Any:
+        found = listed(known)
+        make_again(root, 100)
+        return found
+
+    monkeypatch.setattr(batches, "_list_shards", beside)
+    assert batches.shards_now(start.shards).keys() == {"logs-0"}
+    monkeypatch.undo()
+    assert batches.shards_now(start.shards).keys() == {"logs-0", "orders-0"}
+
+
+def test_a_topic_that_is_being_deleted_is_gone(root: Path) -> None:
+    at = stream(root).end()
+    state = root / ".tubestore" / "topics.json"
+    content = json.loads(state.read_text())
+    del content["topics"]["orders"]
+    state.write_text(json.dumps({**content, "deleted": ["orders"]}))
+    with pytest.raises(DataLoss, match="the shard is gone"):
+        stream(root).latest(at)
+
+
+def test_the_lag_of_a_topic_that_was_made_again_is_all_of_it_and_a_group_begins_there(
+    root: Path,
+) -> None:
+    at = stream(root).end()
+    make_again(root, 300)
+    assert sum(lag_behind(str(root), at)["orders"].values()) == 300
+    commit({"sources": [{"endOffset": json.dumps(at.as_json())}]}, str(root), "g")
+    with tubestore.open(root, mode="r") as store, store.consumer("g", ["orders"]) as consumer:
+        assert len(consumer.poll(100_000)) == 300
+
+
+# -- other options on a checkpoint ----------------------------------------------------------------
+def test_a_checkpoint_with_options_that_leave_a_topic_out_says_so(root: Path) -> None:
+    at = stream(root).end()
+    with pytest.raises(DataLoss, match=r"orders-0: .* options leave it out now: .* checkpointLoc"):
+        stream(root, subscribe="logs").latest(at)
+    lenient = stream(root, subscribe="logs", failOnDataLoss="false").latest(at)
+    assert lenient.shards.keys() == {"logs-0"}
 
 
 def cut(root: Path) -> None:
@@ -405,6 +549,42 @@ def test_a_stream_that_has_caught_up_goes_on_when_retention_empties_its_topic(ro
     write_store(root, {"logs": 1})
     found = read_plan(batches.plan(at, batches.latest(at)))
     assert [row["offset"] for row in found] == [ends["logs-0"]]
+
+
+def test_messages_that_were_removed_to_the_last_one_fail_the_stream_too(root: Path) -> None:
+    batches = stream(root)
+    at = batches.latest(batches.initial(), 200)
+    batches.close()
+    with tubestore.open(
+        root, clock=ManualClock(T0 + 7_200_000), background=False, **SMALL
+    ) as store:
+        assert store.retain(max_age="1h")
+        assert store.topic("logs").first_offset(0) == store.topic("logs").next_offset(0)
+    for frozen in (False, True):
+        batches = stream(root)
+        if frozen:
+            batches.freeze()
+        with pytest.raises(DataLoss, match="messages, were removed before they were read"):
+            batches.plan(at, batches.latest(at))
+    lenient = stream(root, failOnDataLoss="false")
+    lenient.freeze()
+    at, found = drain(lenient, at)
+    assert found == [[]]
+    assert lenient.skipped == 900
+    assert at.shards == stream(root).end().shards
+
+
+def test_what_was_removed_after_availableNow_had_begun_is_reported(root: Path) -> None:
+    batches = stream(root)
+    at = batches.initial()
+    batches.freeze()
+    write_store(root, {"logs": 100})
+    with tubestore.open(
+        root, clock=ManualClock(T0 + 7_200_000), background=False, **SMALL
+    ) as store:
+        assert store.retain(max_age="1h")
+    with pytest.raises(DataLoss, match="messages, were removed before they were read"):
+        batches.plan(at, batches.latest(at))
 
 
 def test_entries_whose_data_were_all_removed_are_not_kept(root: Path) -> None:
