@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import sys
 import time
 import weakref
 from datetime import UTC, datetime
@@ -86,6 +87,10 @@ class OsLock:
                         fcntl.flock(fd, fcntl.LOCK_UN)
             self._close()
         self._fd, self._directories = -1, {}
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.release()  # an interrupt came before its owner had it
 
     def _close(self) -> None:
         for fd in (*self._directories.values(), self._fd):

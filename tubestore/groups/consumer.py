@@ -5,6 +5,9 @@ something new: each shard that was read to its end calls back when there is more
 group (`member.py`) it takes part in a turn whenever it polls.
 
 Guards: `_lock` lets one call of the consumer run at a time; `_waiter` has a lock of its own.
+
+An interrupt (an exception out of a signal's handler) may end each call: what a poll has read by
+then is read again, and the next turn in the group takes what this one has not.
 """
 
 from __future__ import annotations
@@ -173,6 +176,8 @@ class Consumer:
         #: Of the partitions in the last answer: where it began, and where they go on behind it.
         self._begun: dict[Partition, int] = {}
         self._handed: dict[Partition, int] = {}
+        #: Topic, and by partition the beginning, of what is being read, and not in `_begun` yet.
+        self._reading: tuple[str, dict[int, int]] = "", {}
         #: What is left of an answer that is gone through message by message.
         self._batch: dict[Partition, int] = {}
         #: Positions that the caller has processed and that are not committed.
@@ -240,32 +245,47 @@ class Consumer:
         deadline = time.monotonic() + checked_seconds("timeout", timeout)
         with self._lock:
             self._note_processed()
-        while True:
-            with self._lock:
-                self._check_open()
-                self._take_turn()
-                self._commit_if_due()
-                try:
+        try:
+            while True:
+                with self._lock:
+                    self._check_open()
+                    self._take_turn()
+                    self._commit_if_due()
                     polled = self._read(limit, room)
-                except BaseException:
-                    self._take_back()
-                    raise
-            left = deadline - time.monotonic()
-            if len(polled) or polled.removed or left <= 0 or self._wait(left):
-                return polled
+                left = deadline - time.monotonic()
+                if len(polled) or polled.removed or left <= 0 or self._wait(left):
+                    return polled
+        except BaseException:
+            with self._lock:
+                self._take_back()
+            raise
 
     def _note_processed(self) -> None:
         """Count the last answer as processed."""
         self._processed.update(self._handed)
         self._handed.clear()
-        self._begun.clear()
+        self._begun = {p: self._begun[p] for p in self._batch if p in self._begun}
 
     def _take_back(self) -> None:
         """Read again what no caller has got."""
+        topic, starts = self._reading
+        for number, position in starts.items():
+            self._begun.setdefault((topic, number), position)
         for partition, position in self._begun.items():
-            self._add(partition, position)
+            self._note_ready(self._assigned.move(partition, position))
+        self._reading = "", {}
         self._begun.clear()
         self._handed.clear()
+        # A shard that was about to be read is not announced again.
+        self._ready.update(dict.fromkeys(map(shard_of, self.assignment)))
+
+    def _leave_batch(self) -> None:
+        """Read again what is left of an answer that the caller stopped to go through."""
+        for partition in list(self._batch):
+            position = self._begun.pop(partition, None)
+            if position is not None:
+                self._note_ready(self._assigned.move(partition, position))
+        self._batch.clear()
 
     def _read(self, limit: int, max_bytes: int) -> Polled:
         """Read shards in turn until there is enough or nothing more."""
@@ -284,18 +304,22 @@ class Consumer:
                 continue
             if not self._skip_removed(feed, view, raising=not batches):
                 break  # the next poll raises it: this one has something to return
-            taken = feed.read(view, limit, max_bytes)
+            starts: dict[int, int] = {}
+            self._reading = key[0], starts
+            taken = feed.read(view, limit, max_bytes, starts)
             for number, position in taken.positions.items():
                 partition = key[0], number
-                self._begun.setdefault(partition, taken.starts[number])
+                self._begun.setdefault(partition, starts[number])
                 self._handed[partition] = position
+            self._reading = "", {}
             batches += view.batches_of(taken.rows, columns)
             limit -= taken.messages
             max_bytes -= taken.data_bytes
             if taken.more or not self._waiter.ask(key, view.index_end):
                 self._ready[key] = None
-        removed, self._removed = self._removed, []
-        return Polled(batches, columns.schema, removed)
+        polled = Polled(batches, columns.schema, self._removed)
+        self._removed = []
+        return polled
 
     def _skip_removed(self, feed: ShardFeed, view: ShardView, *, raising: bool) -> bool:
         """Pass what retention has removed; False if that is an error to be raised later."""
@@ -336,27 +360,42 @@ class Consumer:
         """Go through the messages one by one, and wait for more.
 
         A message counts as processed when the next one is asked for. Ends after
-        `idle_timeout` without one (seconds, a timedelta, or "1s"), or after `interrupt`.
+        `idle_timeout` without one (seconds, a timedelta, or "1s"), or after `interrupt`. After a
+        `break` the message that was the last comes again, and then what follows it.
         """
         timeout = 3600.0 if idle_timeout is None else checked_seconds("idle_timeout", idle_timeout)
         while True:
+            try:
+                polled = self._poll_batch(timeout)
+                if not len(polled) and not polled.removed:
+                    if idle_timeout is not None or self._closed:
+                        return
+                    continue
+                for message in polled:
+                    yield message
+                    with self._lock:
+                        key = message.topic, message.partition
+                        if key in self._batch:  # else it was sought, or is another member's by now
+                            self._processed[key] = self._begun[key] = message.offset + ENTRY_SIZE
+                with self._lock:
+                    self._processed.update(self._batch)
+                    self._batch.clear()
+                    self._begun.clear()
+            finally:
+                with self._lock:
+                    self._leave_batch()
+
+    def _poll_batch(self, timeout: float) -> Polled:
+        """Poll what is gone through message by message."""
+        try:
             polled = self.poll(timeout=timeout)
-            if not len(polled) and not polled.removed:
-                if idle_timeout is not None or self._closed:
-                    return
-                continue
             with self._lock:
                 self._batch, self._handed = self._handed, {}
-            for message in polled:
-                yield message
-                with self._lock:
-                    key = message.topic, message.partition
-                    if key in self._batch:  # else it was sought, or is another member's by now
-                        self._processed[key] = self._begun[key] = message.offset + ENTRY_SIZE
+            return polled
+        except BaseException:
             with self._lock:
-                self._processed.update(self._batch)
-                self._batch.clear()
-                self._begun.clear()
+                self._take_back()
+            raise
 
     __iter__ = messages
 
@@ -398,22 +437,23 @@ class Consumer:
         if self._member is None:
             self._find_new()
             return
-        if self._evicted:
+        try:
             self._evicted = False
-            self._lose(self.assignment)
-            self._member.join()
-        turn = self._member.turn()
-        if turn.lost:
-            self._lose(self.assignment)
-            turn = self._member.turn()
-        if turn.leaving:
-            self._give_up(turn.leaving)
-        if turn.held is not None:
-            self._lose(set(self.assignment).difference(turn.held))
-        if turn.coming:
-            topics = {topic for topic, _ in turn.coming}
-            known = {topic: self._member.committed(topic) for topic in topics}
-            self._take(turn.coming, known)
+            turn = self._member.turn(self._assigned.partitions)
+            if turn.lost:
+                self._lose(self.assignment)
+                turn = self._member.turn()
+            if turn.leaving:
+                self._give_up(turn.leaving)
+            if turn.held is not None:
+                self._lose(set(self.assignment).difference(turn.held))
+            if turn.coming:
+                topics = {topic for topic, _ in turn.coming}
+                known = {topic: self._member.committed(topic) for topic in topics}
+                self._take(turn.coming, known)
+        except BaseException:
+            self._member.take_turn_again()
+            raise
 
     def _find_new(self) -> None:
         """Find new topics and partitions; not more often than a group would be asked."""
@@ -437,18 +477,23 @@ class Consumer:
         coming = list(coming)
         begun: dict[Partition, int] = {}
         ends_count = bool(known) and not self._source.has_other_writer()
-        for key, numbers in feeds_of(coming).items():
-            view = self._source.view(*key)
-            for number in numbers:
-                position = known.get(key[0], {}).get(number)
-                if position is None:
-                    position = begun[key[0], number] = self._begin(view, number, start)
-                elif ends_count:
-                    position = self._within(view, key[0], number, position)
-                self._add((key[0], number), position)
-        if begun and self._member is not None:
-            # Else the next owner would begin where "latest" is by then.
-            self._member.commit(begun, self._settings.durability)
+        try:
+            for key, numbers in feeds_of(coming).items():
+                view = self._source.view(*key)
+                for number in numbers:
+                    position = known.get(key[0], {}).get(number)
+                    if position is None:
+                        position = begun[key[0], number] = self._begin(view, number, start)
+                    elif ends_count:
+                        position = self._within(view, key[0], number, position)
+                    self._note_ready(self._assigned.add((key[0], number), position))
+            if begun and self._member is not None:
+                # Else the next owner would begin where "latest" is by then.
+                self._member.commit(begun, self._settings.durability)
+        except BaseException:
+            for partition in coming:  # the next turn takes them
+                self._remove(partition)
+            raise
         if self._settings.on_assigned is not None and coming:
             self._settings.on_assigned(sorted(coming))
 
@@ -641,9 +686,6 @@ class Consumer:
         with self._lock:
             return sorted(self._assigned.paused)
 
-    def _add(self, partition: Partition, position: int) -> None:
-        self._note_ready(self._assigned.add(partition, position))
-
     def _note_ready(self, shard: Shard | None) -> None:
         if shard is not None:
             self._ready[shard] = None
@@ -787,6 +829,7 @@ class Consumer:
             member = self._member
             if member is None or os.getpid() != self._pid:
                 return
+            self._leave_batch()
             self._note_processed()
             try:
                 if self._settings.auto_commit and not self._evicted:

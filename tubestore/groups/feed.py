@@ -8,7 +8,9 @@ posting lists until it has reached the end, and joins the front there.
 `_next` has for each partition the first offset that it still wants. In the front that may be below
 the cursor: between the two it has no message.
 
-No I/O of its own and no lock; the views that it is given read the files.
+No I/O of its own and no lock; the views that it is given read the files. An interrupt may end each
+call: `read` notes where a partition begins before it moves the partition on, and what belongs
+together changes without a call in between.
 """
 
 from __future__ import annotations
@@ -32,10 +34,9 @@ _LAGGARDS = 256
 
 
 class TakenRows(NamedTuple):
-    """Rows of a shard; by partition where they begin and where it goes on; `more` may be there."""
+    """Rows of a shard; where each partition goes on; whether `more` may be there."""
 
     rows: list[Rows]
-    starts: dict[int, int]
     positions: dict[int, int]
     messages: int
     data_bytes: int
@@ -76,9 +77,10 @@ class ShardFeed:
             self._next = grown
         self._size += partition not in self
         self._next[place] = position
-        self._laggards.pop(place, None)
         if position < self._cursor or self._cursor < 0:
             self._laggards[place] = None
+        else:
+            self._laggards.pop(place, None)
 
     def remove(self, partition: int) -> int | None:
         """Read a partition no more; returns its position, None if it was not read."""
@@ -124,17 +126,23 @@ class ShardFeed:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read(self, view: ShardView, limit: int, max_bytes: int) -> TakenRows:
-        """Take up to `limit` messages, and no more bytes unless the first message has more."""
+    def read(
+        self, view: ShardView, limit: int, max_bytes: int, starts: dict[int, int] | None = None
+    ) -> TakenRows:
+        """Take up to `limit` messages, and no more bytes unless the first message has more.
+
+        `starts` gets, by partition, where the messages begin that were taken of it, also if the
+        call ends with an exception.
+        """
         if self._cursor < 0:
             self._begin(view)
-        found = _Found(limit, max_bytes)
+        found = _Found(limit, max_bytes, {} if starts is None else starts)
         if self._laggards:
             self._read_laggards(view, found, advancing=self._cursor < view.index_end)
         if not found.is_full:
             self._read_front(view, found)
         more = bool(self._laggards) or self._cursor < view.index_end
-        return TakenRows(found.rows, found.starts, found.positions, found.count, found.size, more)
+        return TakenRows(found.rows, found.positions, found.count, found.size, more)
 
     def _begin(self, view: ShardView) -> None:
         """Choose where the front begins: at the end, and those behind it are laggards.
@@ -145,8 +153,9 @@ class ShardFeed:
         positions = self._next[read]
         low = int(positions.min(initial=view.index_end))
         together = (positions == low).all() and 2 * len(read) >= int(read.max(initial=0))
-        self._cursor = min(low, view.index_end) if together else view.index_end
-        self._laggards = dict.fromkeys(read[positions < self._cursor].tolist())
+        cursor = min(low, view.index_end) if together else view.index_end
+        laggards = dict.fromkeys(read[positions < cursor].tolist())
+        self._cursor, self._laggards = cursor, laggards
 
     def _read_laggards(self, view: ShardView, found: _Found, *, advancing: bool) -> None:
         """Read some laggards in turn; half of the room is the front's if it has something."""
@@ -193,11 +202,11 @@ class ShardFeed:
                 some = mine[:fitting]
                 found.add(Rows(rows.offsets[some], rows_at(rows.entries, some), rows.placed))
                 offsets = rows.offsets[some] + ENTRY_SIZE
-                self._next[places[some]] = offsets  # the last one of each partition stays
                 partitions = (places[some] + self._first).tolist()
-                found.positions.update(zip(partitions, offsets.tolist(), strict=True))
                 firsts = zip(partitions[::-1], rows.offsets[some][::-1].tolist(), strict=True)
-                found.starts = dict(firsts) | found.starts
+                found.starts.update(dict(firsts) | found.starts)
+                self._next[places[some]] = offsets  # the last one of each partition stays
+                found.positions.update(zip(partitions, offsets.tolist(), strict=True))
             if fitting < len(mine):
                 self._cursor = int(rows.offsets[mine[fitting]])
                 return
@@ -230,10 +239,9 @@ class ShardFeed:
 class _Found:
     """What one read has taken so far."""
 
-    def __init__(self, limit: int, max_bytes: int) -> None:
-        self.limit, self.max_bytes = limit, max_bytes
+    def __init__(self, limit: int, max_bytes: int, starts: dict[int, int]) -> None:
+        self.limit, self.max_bytes, self.starts = limit, max_bytes, starts
         self.rows: list[Rows] = []
-        self.starts: dict[int, int] = {}
         self.positions: dict[int, int] = {}
         self.count = self.size = 0
 

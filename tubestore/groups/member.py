@@ -35,8 +35,8 @@ BEATS_A_SESSION = 4
 class Turn(NamedTuple):
     """What a member learns in a turn.
 
-    `held`: all that it has, None if nothing has changed. `lost`: the group had removed it, and it
-    has joined again.
+    `coming`: what it is to begin with; `leaving`: what it has to release. `held`: all that it
+    has, None if nothing has changed. `lost`: the group had removed it, and it has joined again.
     """
 
     coming: list[Partition]
@@ -69,6 +69,8 @@ class GroupMember:
         self._strategy_name, self._strategy = strategy
         self._session_ms, self._clock = session_ms, clock
         self._shapes, self._topic_id = shapes, topic_id
+        #: Distinguishes this member from others of its id.
+        self._token = uuid.uuid4().hex
         self._member: Member | None = None
         self._lock = threading.Lock()
         self._looked_at = -float("inf")
@@ -85,9 +87,10 @@ class GroupMember:
         with files.locked() as group:
             files.log.refresh(locked=True)
             group.expire(files.silent_ms(group))
+            group.leave(self.id, self._token)  # an interrupt has ended the call before
             member = group.join(
                 self.id,
-                uuid.uuid4().hex,
+                self._token,
                 self._topics,
                 session_ms=self._session_ms,
                 strategy=self._strategy_name,
@@ -114,19 +117,22 @@ class GroupMember:
         """How often `beat` is to be called."""
         return self._session_ms / BEATS_A_SESSION / 2000
 
-    def turn(self) -> Turn:
+    def turn(self, has: Callable[[], Iterable[Partition]] = tuple) -> Turn:
         """Take what is free and meant for this member; returns that, and what it is to release.
 
-        Costs one small read while nothing changes in the group.
+        `has` returns the partitions that the member has begun with. Costs one small read while
+        nothing changes in the group.
         """
         self.beat()
+        member = self._member
+        if member is None:
+            self.join()
+            return Turn([], [], lost=True)
         now, files = self._clock.monotonic(), self.files
         due = (now - self._looked_at) * 1000 >= self._session_ms / BEATS_A_SESSION
         if not due and files.change() == self._seen:
             return _NOTHING
         self._looked_at = now
-        member = self._member
-        assert member is not None, "it has left"
         shapes = self._shapes()
         with files.locked() as group:
             if not group.is_member(member.id, member.token):
@@ -141,18 +147,24 @@ class GroupMember:
                 group.see_topics(_larger(group.shapes, shapes))
                 if not group.is_settled:
                     group.settle(self._strategy)
-                coming, leaving = group.take(member), group.leaving(member)
-                if coming or before != (group.generation, group.settled):
+                if group.take(member) or before != (group.generation, group.settled):
                     files.save()
-                self._seen = files.change()
+                held, leaving = _pairs(group.held(member)), _pairs(group.leaving(member))
+                begun = {*has(), *leaving}
+                coming = [partition for partition in held if partition not in begun]
                 if coming:
                     files.log.refresh(locked=True)
-                return Turn(_pairs(coming), _pairs(leaving), _pairs(group.held(member)))
+                self._seen = files.change()
+                return Turn(coming, leaving, held)
         assert lost
         with self._lock:
             self._member = None
         self.join()
         return Turn([], [], lost=True)
+
+    def take_turn_again(self) -> None:
+        """Have the next turn return all that it should, also if nothing changes: one failed."""
+        self._seen, self._looked_at = -1, -float("inf")
 
     def release(self, partitions: Iterable[Partition]) -> None:
         """Give partitions up; their next owner may take them."""

@@ -52,6 +52,9 @@ class MemoryLock:
         self._held -= self._keys
         self._held = set()
 
+    def __del__(self) -> None:
+        self.release()  # an interrupt came before its owner had it
+
 
 class MemoryFileSystem:
     """All that a `MemoryVfs` holds; made by `MemoryVfs.file_system`."""
@@ -205,7 +208,7 @@ class MemoryVfs:
 
     def release_locks(self) -> None:
         """Drop every lock, as the death of its holder does."""
-        self._held.clear()
+        self._held = set()  # the holder has the old one, and may still give it back
 
     def reboot(self) -> str:
         """Become another boot of the machine: nothing is lost here but the locks and the id."""

@@ -215,6 +215,27 @@ def test_interrupt_ends_a_poll(store: Store) -> None:
         timer.join()
 
 
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_an_iteration_that_was_left_goes_on_at_its_last_message(store: Store, stop: int) -> None:
+    fill(store, 12)
+    with store.consumer("g", "t") as consumer:
+        first = [m.body for _, m in zip(range(stop), consumer.messages(), strict=False)]
+        rest = [m.body for m in consumer.messages(idle_timeout=0)]
+    assert {*first, *rest} == {b"%d" % n for n in range(12)}
+    assert len(rest) == 12 - (stop - 1)
+
+
+def test_a_consumer_that_is_closed_within_an_iteration_commits_what_was_asked_beyond(
+    store: Store,
+) -> None:
+    fill(store, 8)
+    with store.consumer("g", "t") as consumer:
+        rows = consumer.messages()
+        assert [next(rows).body, next(rows).body] == [b"0", b"1"]
+    with store.consumer("g", "t") as consumer:
+        assert sorted(bodies(consumer.poll())) == [b"%d" % n for n in range(1, 8)]
+
+
 def test_async_for_leaves_the_loop_free(store: Store) -> None:
     fill(store, 3)
 
