@@ -7,7 +7,7 @@ Nothing here imports Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ import rocketcompat
 from rocketcompat.options import MessageStoreConfig
 from rocketcompat.spark.intake import RocketIntake
 from rocketcompat.spark.write_options import RocketWriteOptions
-from rocketcompat.staging import publish as bulk_loads
 from rocketcompat.staging.pieces import LogRecords, StagedPiece
 from rocketcompat.staging.publish import LogPublishResult
 from rocketcompat.staging.writer import StagedLogWriter
@@ -28,6 +27,7 @@ from tubestore.spark.kit.loads import waited_for
 from tubestore.spark.kit.publishing import Written, rejected_rows
 from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import Sieve
+from tubestore.staging.roll_forward import remove_staged
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class RocketLoad:
         offsets = {"log": (record.start, record.end)} if record.parts else {}
         return Written(job_id, replayed, record.rows, files, offsets, rejected)
 
-    def abort(self, job_id: str) -> None:
-        """Remove what a job staged, unless it may be published already."""
-        bulk_loads.abort(OsVfs(), self.path, job_id)
+    def abort(self, job_id: str, staged: Sequence[StagedPiece]) -> None:
+        """Remove what this run of a job staged, unless it may be published already."""
+        files = [file for one in staged for file in one.files]
+        vfs = OsVfs()
+        remove_staged(vfs, LogRecords(vfs, self.path), job_id, files)

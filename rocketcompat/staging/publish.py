@@ -55,11 +55,9 @@ from tubestore.clock import Clock
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
-from tubestore.errors import JobTaken, StoreFailed
 from tubestore.staging.job_files import Batch, check_job_id, content_sum, staging_directory
 from tubestore.staging.placing import SPREAD_BYTES, Spread, place_all, spread_out
 from tubestore.staging.publisher import Publisher
-from tubestore.staging.roll_forward import remove_staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +238,3 @@ class _LogJob:
         """Remove a staged file that is in the log; what cannot be removed stays for the janitor."""
         with contextlib.suppress(OSError):
             self.vfs.remove(join(self._staging, name))
-
-
-def abort(vfs: Vfs, root: str, job_id: str) -> None:
-    """Give a job up and remove its staged files, unless it may be in the log already."""
-    with contextlib.suppress(StoreFailed):
-        with contextlib.suppress(JobTaken):  # it was given up
-            LogRecords(vfs, root).is_finished(check_job_id(job_id))
-        remove_staging(vfs, root, job_id)

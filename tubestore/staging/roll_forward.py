@@ -22,6 +22,7 @@ from operator import attrgetter
 from os.path import dirname
 
 from tubestore.core.doors import logger
+from tubestore.core.paths import join
 from tubestore.core.trees import files_by_start, move_file, remove_tree
 from tubestore.core.vfs import Vfs
 from tubestore.disks.writer_lock import WriterLock
@@ -184,3 +185,21 @@ def remove_staging(vfs: Vfs, root: str, job_id: str) -> None:
     """Remove a job's staging directory; what cannot be removed stays for the janitor."""
     with contextlib.suppress(OSError):
         remove_tree(vfs, staging_directory(root, job_id))
+
+
+def remove_staged(
+    vfs: Vfs, records: JobRecords[R], job_id: str, files: Sequence[tuple[str, int]]
+) -> None:
+    """Remove files (name, bytes) that one run of a job has staged, unless the job may go on.
+
+    Needs no lock: another process may publish the same job meanwhile, from files of its own.
+    """
+    pending = records.pending()
+    if pending is not None and pending.job_id == job_id:
+        return
+    staging = staging_directory(records.root, job_id)
+    for name, _ in files:
+        with contextlib.suppress(OSError):
+            vfs.remove(join(staging, name))
+    if not vfs.entries(staging):
+        remove_staging(vfs, records.root, job_id)

@@ -122,9 +122,11 @@ def test_rows_that_cannot_be_taken_leave_nothing(
 def test_a_driver_that_dies_behind_the_record_has_published(tmp_path: Path) -> None:
     write_rocket_store(tmp_path, 10)
     dies = mock.patch("rocketcompat.staging.publish.roll_forward", side_effect=OSError("killed"))
+    load = load_of(tmp_path, batch(0, 1).schema)
+    staged = load.stage("j", "0-0", iter([batch(0, 2000)]), content=True)
     with dies, pytest.raises(StoreFailed):
-        run(tmp_path, [batch(0, 2000)])
-    load_of(tmp_path, batch(0, 1).schema).abort("j")  # as Spark does: it must not help
+        load.publish("j", staged)
+    load.abort("j", staged)  # as Spark does: it must not help
     assert len(bodies(tmp_path)) == 10
     assert len(read_log(tmp_path, planned(tmp_path))) == 10
     assert "half_published" in [found["reason"] for found in check(tmp_path, GEOMETRY)]
@@ -135,8 +137,9 @@ def test_a_driver_that_dies_behind_the_record_has_published(tmp_path: Path) -> N
 
 def test_a_job_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     load = load_of(tmp_path, batch(0, 1).schema)
-    load.stage("j", "0-0", iter([batch(0, 5)]))
-    load.abort("j")
+    staged, other = (load.stage("j", "0-0", iter([batch(0, 5)])) for _ in range(2))
+    load.abort("j", staged)
+    assert load.publish("j", other).rows == 5, "of another run of the same job"
     assert not list((tmp_path / ".tubestore" / "staging").glob("*"))
 
 

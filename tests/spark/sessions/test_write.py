@@ -11,7 +11,7 @@ import pytest
 
 import tubestore
 from tests.spark.stores import scanned_rows, write_store
-from tubestore.errors import InvalidMessage
+from tubestore.errors import InvalidMessage, JobTaken
 from tubestore.offline.check import check
 
 COUNT = 4000
@@ -288,6 +288,36 @@ def test_rows_that_the_store_does_not_take_go_to_a_place_of_the_users_choice_onc
     with pytest.raises(Exception, match="a message needs a body"):
         write(good, str(root), job_id="load-8")
     verify(root, [n for n in range(1000) if n % 100 != 7 or n == 7])
+
+
+def test_a_job_that_comes_again_with_other_rejected_rows_is_refused(
+    spark: Any, tmp_path: Path
+) -> None:
+    from tubestore.spark import write
+
+    root, aside = tmp_path / "store", str(tmp_path / "aside")
+    rows = "SELECT 'logs' topic, 'one' body UNION ALL SELECT null, 'two'"
+    more = f"{rows} UNION ALL SELECT null, 'three'"
+    write(spark.sql(rows), str(root), job_id="load-7", rejectedRowsPath=aside)
+    with pytest.raises(JobTaken, match="1 rejected rows, and 2 are rejected now"):
+        write(spark.sql(more), str(root), job_id="load-7", rejectedRowsPath=aside)
+    assert [row.body for row in spark.read.parquet(aside).collect()] == ["two"]
+    assert [path.name for path in (tmp_path / "aside").iterdir()] == ["job=load-7"]
+
+
+def test_a_task_that_cannot_go_on_ends_with_one_sentence(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import PythonException
+
+    from tubestore.spark import write
+
+    rows = spark.sql("SELECT 'logs' topic, 'one' body UNION ALL SELECT null, 'two'")
+    for more, says in (
+        ({"order_by": "body"}, "order_by: a row without a topic has no partition"),
+        ({"topic": "none", "createTopics": False}, "no topic 'none', and createTopics is false"),
+    ):
+        with pytest.raises(PythonException, match=says) as caught:
+            write(rows, str(tmp_path / "store"), job_id="load-7", **more)
+        assert "Traceback" not in str(caught.value)
 
 
 def test_a_stream_puts_rejected_rows_aside_once_though_a_batch_comes_again(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tubestore.errors import InvalidMessage, InvalidOption, StoreFailed
-from tubestore.staging.rejected import RejectedFile, Sieve, check_new, count, publish
+from tubestore.errors import InvalidMessage, InvalidOption, JobTaken, StoreFailed
+from tubestore.staging import rejected
+from tubestore.staging.rejected import RejectedFile, Sieve, check_new, count, forget, publish
 
 
 def batch_of(*numbers: int) -> pa.RecordBatch:
@@ -98,10 +100,11 @@ def test_the_files_of_a_job_come_at_once_and_those_of_lost_tasks_never(tmp_path:
 
 
 def test_a_job_that_comes_again_adds_nothing(tmp_path: Path) -> None:
-    for _ in range(2):
-        assert publish(str(tmp_path), "j", [put_aside(tmp_path, "j", -1)]) == 1
-    assert publish(str(tmp_path), "j", []) == 1
-    assert count(str(tmp_path), "j") == 1
+    assert publish(str(tmp_path), "j", [put_aside(tmp_path, "j", -1, -2, -3)]) == 3
+    again = [put_aside(tmp_path, "j", -3, -1), put_aside(tmp_path, "j", -2, attempt="1")]
+    assert publish(str(tmp_path), "j", again) == 3
+    assert publish(str(tmp_path), "k", []) == 0
+    assert count(str(tmp_path), "j") == 3
     assert count(str(tmp_path), "none") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["job=j"]
 
@@ -122,7 +125,87 @@ def test_a_publish_that_was_killed_before_the_rename_is_done_by_the_next_one(
 def test_rows_of_another_store_with_a_job_of_the_same_name_are_not_taken_for_these(
     tmp_path: Path,
 ) -> None:
-    check_new(str(tmp_path), "j")
+    check_new(str(tmp_path), "j", lambda: False)
     publish(str(tmp_path), "j", [put_aside(tmp_path, "j", -1)])
     with pytest.raises(InvalidOption, match="the store has no such job"):
-        check_new(str(tmp_path), "j")
+        check_new(str(tmp_path), "j", lambda: False)
+    check_new(str(tmp_path), "j", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [((-1, -3), "2 rejected rows, and other ones"), ((-1, -2, -3), "2 rejected rows, and 3 are"),
+     ((-1, -1), "2 rejected rows, and other ones"), ((), "2 rejected rows, and 0 are")],
+)  # fmt: skip
+def test_a_job_that_comes_again_with_other_rejected_rows_is_refused(
+    tmp_path: Path, again: tuple[int, ...], says: str
+) -> None:
+    publish(str(tmp_path), "j", [put_aside(tmp_path, "j", -1, -2)])
+    files = [put_aside(tmp_path, "j", *again)] if again else []
+    with pytest.raises(JobTaken, match=says):
+        publish(str(tmp_path), "j", files)
+    assert sorted(row["n"] for row in pq.read_table(tmp_path / "job=j").to_pylist()) == [-2, -1]
+
+
+def test_rows_of_any_columns_are_the_same_when_they_come_again_and_no_reason_counts(
+    tmp_path: Path,
+) -> None:
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = {
+        "body": pa.array([b"a", None, b"c"]),
+        "time": pa.array([-1, 2, 1 << 60], pa.timestamp("us", "UTC")),
+        "attributes": pa.array(
+            [[(b"k", b"v")], None, [(b"x", b"\xff")]], pa.map_(pa.binary(), pa.binary())
+        ),
+        "headers": pa.array([[{"key": "a", "value": b"\xff"}], None, []], headers),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+
+    def put_all(reason: str, *parts: pa.RecordBatch) -> list[RejectedFile]:
+        sieve = Sieve(str(tmp_path), "j", "0")
+
+        def put(_: pa.RecordBatch) -> None:
+            raise InvalidMessage(reason)
+
+        for part in parts:
+            sieve.take(part, put)
+        file = sieve.finish()
+        assert file is not None
+        return [file]
+
+    assert publish(str(tmp_path), "j", put_all("one", batch)) == 3
+    assert publish(str(tmp_path), "j", put_all("two", batch.slice(1), batch.slice(0, 1))) == 3
+    with pytest.raises(JobTaken):
+        publish(str(tmp_path), "j", put_all("one", batch.slice(1), batch.slice(1, 1)))
+
+
+def test_what_another_run_of_the_same_job_has_put_aside_stays_when_one_fails(
+    tmp_path: Path,
+) -> None:
+    failed, other = put_aside(tmp_path, "j", -1), put_aside(tmp_path, "j", -1)
+    forget(str(tmp_path), "j", [failed])
+    assert publish(str(tmp_path), "j", [other]) == 1
+    forget(str(tmp_path), "j", [other])
+    assert count(str(tmp_path), "j") == 1
+
+
+def test_two_runs_of_a_job_that_publish_at_the_same_time_leave_its_rows_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = put_aside(tmp_path, "j", -1, -2), put_aside(tmp_path, "j", -2, -1)
+    kept = rejected._put
+
+    def overtaken(directory: str, job_id: str, files: Any) -> None:
+        monkeypatch.setattr(rejected, "_put", kept)
+        assert publish(directory, job_id, [second]) == 2
+        kept(directory, job_id, files)
+
+    monkeypatch.setattr(rejected, "_put", overtaken)
+    assert publish(str(tmp_path), "j", [first]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["job=j"]
+
+
+def test_a_directory_that_cannot_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "_staging").write_bytes(b"a file")
+    with pytest.raises(InvalidOption, match="_staging/j: Not a directory"):
+        put_aside(tmp_path, "j", -1)

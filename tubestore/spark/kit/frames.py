@@ -92,11 +92,11 @@ def write_frame(
 ) -> Written | None:
     """Append a DataFrame to a store; see `write` of both packages."""
     named = [str(value) for name, value in given.items() if name.lower() == "jobid"]
-    job_id = job_id or next(iter(named), None) or new_job_id()
+    if job_id is None:
+        job_id = named[0] if named else new_job_id()
     texts = texts_of({n: value for n, value in given.items() if n.lower() != "jobid"}, job_id)
     path, load = _load(source, df, path, texts, stream=False)
     here = _on_the_driver(df.sparkSession)
-    replayed = here and load.is_published(job_id)
     if order_by is not None:
         df, groups = source.kind.grouped(df, load)
         columns = [order_by] if isinstance(order_by, str) else list(order_by)
@@ -109,21 +109,24 @@ def write_frame(
         writer = writer.option(REJECTED, load.rejected_path)
     staged = Path(_notes(), uuid.uuid4().hex)
     writer.option("handover", str(staged)).save(path)
-    _publish(load, job_id, staged, df.sparkSession)
+    replayed = _publish(load, job_id, staged, df.sparkSession)
     written: Written = load.written(job_id, replayed=replayed)
     return written
 
 
-def _publish(load: Any, job_id: str, staged: Path, spark: SparkSession) -> None:
-    """Publish in this process, which can have Spark write what is large; the sink's cannot."""
+def _publish(load: Any, job_id: str, staged: Path, spark: SparkSession) -> bool:
+    """Publish in this process, which can have Spark write what is large; the sink's cannot.
+
+    Returns whether the job was there already.
+    """
     from tubestore.spark.kit import sink
 
     messages = pickle.loads(staged.read_bytes())
     staged.unlink()
     try:
-        sink.publish(load, job_id, messages, spread=spread_over(spark))
+        return sink.publish(load, job_id, messages, spread=spread_over(spark))
     except BaseException:
-        sink.abort(load, job_id)
+        sink.abort(load, job_id, messages)
         raise
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import tubestore
 from tubestore.core.vfs import OsVfs
-from tubestore.errors import InvalidMessage, StoreFailed, StoreLocked
+from tubestore.errors import InvalidMessage, StoreLocked
 from tubestore.options import StoreOptions, TopicOptions
 from tubestore.record import ingest
 from tubestore.record.names import store_key
@@ -38,8 +38,8 @@ from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import StagedFile
 from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import Sieve
+from tubestore.staging.roll_forward import remove_staged
 from tubestore.staging.writer import StagedWriter
-from tubestore.store import publish as publishing
 from tubestore.store.directory import StoreDirectory
 from tubestore.store.manager import MessageStoreManager
 from tubestore.store.publish import PublishResult
@@ -121,19 +121,21 @@ class Load:
             for batch in batches:
                 if not batch.num_rows:
                     continue
+                put = partial(self._take, writer, self.intake.lacking(batch))
                 if sieve is None:
-                    writer.write(self.intake.table(batch))
+                    put(batch)
                 else:
-                    sieve.take(batch, partial(self._take, writer, self.intake.lacking(batch)))
+                    sieve.take(batch, put)
             return writer.finish()
 
     def _take(self, writer: StagedWriter, lacking: frozenset[str], part: pa.RecordBatch) -> None:
-        """Stage a part of a batch; without a sieve `publish` notices topics that are missing."""
+        """Stage a part of a batch; InvalidMessage for a topic that is missing and not made."""
         table = self.intake.table(part, lacking)
         if not self.options.create_topics:
             names, _ = ingest.split_topics(table)
             if missing := sorted({*names}.difference(self.topics)):
-                raise InvalidMessage(f"no topic {missing[0]!r}, and createTopics is false")
+                text = "and createTopics is false: create it, or leave that option out"
+                raise InvalidMessage(f"no topic {missing[0]!r}, {text}")
         writer.write(table)
 
     def with_partitions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,6 +143,9 @@ class Load:
         turn = random.randrange(1 << 62)
         for batch in batches:
             table = self.intake.table(batch)
+            if table.column("topic").null_count:
+                text = "a row without a topic has no partition: give each row one, or a topic"
+                raise InvalidMessage(f"order_by: {text}")
             names, codes = ingest.split_topics(table)
             options = [self.topics.get(name, self.options.new_topics) for name in names]
             turns = np.arange(turn, turn + len(codes), dtype=np.uint64)
@@ -186,13 +191,13 @@ class Load:
         files = tuple(dict.fromkeys(move.final for move in record.moves(self.path)[0]))
         return Written(job_id, replayed, record.rows, files, offsets, rejected)
 
-    def abort(self, job_id: str) -> None:
-        """Remove what a job staged, unless it may be published already."""
-        vfs = OsVfs()
+    def abort(self, job_id: str, staged: Sequence[StagedFile]) -> None:
+        """Remove what this run of a job staged, unless it may be published already."""
         # Spark also aborts a job after a failed commit, maybe behind the point of no return: then
         # the next opening of the store brings it to its end.
-        with contextlib.suppress(StoreFailed):
-            publishing.abort(vfs, self.options.path, job_id)
+        files = [file for one in staged for file in one.files]
+        vfs = OsVfs()
+        remove_staged(vfs, CommitRecords(vfs, self.path), job_id, files)
 
 
 @contextlib.contextmanager

@@ -84,8 +84,8 @@ class AnyLoad(Protocol):
     ) -> Replayable:
         """Make them part of the store, in this order; `query`: the query of the batch."""
 
-    def abort(self, job_id: str) -> None:
-        """Remove what a job staged, unless it may be published already."""
+    def abort(self, job_id: str, staged: list[Any]) -> None:
+        """Remove what this run of a job staged, unless it may be published already."""
 
 
 @dataclass
@@ -139,15 +139,16 @@ def publish(
     messages: Sequence[WriterCommitMessage | None],
     query: str | None = None,
     spread: Spread | None = None,
-) -> None:
+) -> bool:
     """Publish what tasks staged, in the order of the DataFrame's partitions.
 
-    JobTaken for a job that is in the store with other rows.
+    Returns whether the job was there already; JobTaken if it has other rows, or other rejected
+    ones.
     """
     staged = [message for message in messages if isinstance(message, Staged)]
     files = [file for one in staged for file in one.files]
-    if load.rejected_path is not None and not load.is_published(job_id):
-        rejected.check_new(load.rejected_path, job_id)
+    if load.rejected_path is not None:
+        rejected.check_new(load.rejected_path, job_id, lambda: load.is_published(job_id))
     result = load.publish(job_id, files, query, spread)
     if result.replayed and result.rows and not files:
         reason = f"it was published with {result.rows} messages, and now there is none"
@@ -159,13 +160,20 @@ def publish(
         if count := rejected.publish(load.rejected_path, job_id, aside):
             place = rejected.place_of(load.rejected_path, job_id)
             note(f"{load.path}: job {job_id}: {count} rows were not taken, they are in {place}")
+    return result.replayed
 
 
-def abort(load: AnyLoad, job_id: str) -> None:
-    """Remove what a job staged and put aside, unless it may be published already."""
-    load.abort(job_id)
+def abort(load: AnyLoad, job_id: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Remove what tasks of a failed run staged and put aside, unless it may be published already.
+
+    Nothing else: another driver may be about to publish the same job. What tasks left that were
+    killed goes with the job, or by the janitor.
+    """
+    staged = [message for message in messages if isinstance(message, Staged)]
+    load.abort(job_id, [file for one in staged for file in one.files])
     if load.rejected_path is not None:
-        rejected.discard(load.rejected_path, job_id)
+        aside = [one.rejected for one in staged if one.rejected is not None]
+        rejected.forget(load.rejected_path, job_id, aside)
 
 
 class StoreWriter(DataSourceArrowWriter):
@@ -174,7 +182,7 @@ class StoreWriter(DataSourceArrowWriter):
     def __init__(self, load: AnyLoad, job_id: str | None, handover: str | None = None) -> None:
         """`handover`: a file that gets what tasks staged, for `publish` in another process."""
         self.load, self._handover = load, handover
-        self.job_id = job_id or new_job_id()
+        self.job_id = new_job_id() if job_id is None else job_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage one partition's rows."""
@@ -191,7 +199,7 @@ class StoreWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged."""
-        abort(self.load, self.job_id)
+        abort(self.load, self.job_id, messages)
 
 
 class StoreStreamWriter(DataSourceStreamArrowWriter):
@@ -216,9 +224,6 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
                 publish(self.load, job_id, messages, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what a batch staged; its name is known from the tasks, or as an option."""
-        named = {m.job_id for m in messages if isinstance(m, Staged)}
-        if self.application:
-            named.add(f"{self.application}:{batchId}")
-        for job_id in named:
-            abort(self.load, job_id)
+        """Remove what a batch staged."""
+        for job_id in {m.job_id for m in messages if isinstance(m, Staged)}:
+            abort(self.load, job_id, messages)

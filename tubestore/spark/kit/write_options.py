@@ -95,8 +95,17 @@ def _beside(given: str, path: str) -> str:
         found = os.path.abspath(local_path(given))
     except InvalidOption as error:
         raise InvalidOption(OPTION, error.reason) from None
-    if os.path.commonpath([found, os.path.abspath(path)]) == os.path.abspath(path):
-        raise InvalidOption(OPTION, f"{given} is in the store: a directory of its own is needed")
+    # A link may lead into the store.
+    for resolve in (os.path.abspath, os.path.realpath):
+        place, root = resolve(found), resolve(path)
+        if os.path.commonpath([place, root]) == root:
+            reason = f"{given} is in the store: a directory of its own is needed"
+            raise InvalidOption(OPTION, reason)
+    there = found
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise InvalidOption(OPTION, f"{there} is not a directory")
     return found
 
 

@@ -21,7 +21,6 @@ from tubestore.errors import (
     JobTaken,
     NotAStore,
     StoreLocked,
-    UnknownTopic,
 )
 from tubestore.offline.check import check
 from tubestore.spark.kit.loads import Load
@@ -199,23 +198,23 @@ def test_topics_of_rows_with_partitions_are_made_as_large_as_these_need(tmp_path
 
 def test_topics_are_not_made_if_that_is_not_wanted(tmp_path: Path) -> None:
     write_store(tmp_path, {"orders": 1})
-    with pytest.raises(UnknownTopic):
-        run(tmp_path, [batch(0, 2, partition=[0, 0])], createTopics="false")
-    with pytest.raises(InvalidMessage, match="how many partitions it has is not known"):
-        run(tmp_path, [batch(0, 2)], createTopics="false")
+    for columns in ({"partition": [0, 0]}, {}):
+        with pytest.raises(
+            InvalidMessage, match="no topic 'logs', and createTopics is false: create"
+        ):
+            run(tmp_path, [batch(0, 2, **columns)], createTopics="false")
 
 
 def test_a_job_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     load = load_of(tmp_path, batch(0, 1).schema)
-    load.stage("j", "0-0", iter([batch(0, 10)]))
-    load.abort("j")
+    load.abort("j", load.stage("j", "0-0", iter([batch(0, 10)])))
     assert [path.name for path in (tmp_path / ".tubestore" / "staging").iterdir()] == []
     assert run(tmp_path, [batch(0, 10)]).rows == 10
 
 
 def test_a_published_job_survives_being_given_up(tmp_path: Path) -> None:
     run(tmp_path, [batch(0, 10)])
-    load_of(tmp_path, batch(0, 1).schema).abort("j")
+    load_of(tmp_path, batch(0, 1).schema).abort("j", [])
     assert len(bodies(tmp_path)) == 10
 
 
@@ -232,10 +231,19 @@ def test_giving_up_leaves_a_job_alone_that_is_half_published(
     with pytest.raises(KeyboardInterrupt):
         load.publish("j", staged)
     monkeypatch.undo()
-    load.abort("j")
+    load.abort("j", staged)
     assert load.publish("j", staged).replayed  # opening brought it to its end
     assert len(bodies(tmp_path)) == 10
     assert CommitRecords(tubestore.core.vfs.OsVfs(), str(tmp_path)).pending() is None
+
+
+def test_a_run_that_fails_leaves_what_another_run_of_the_same_job_has_staged(
+    tmp_path: Path,
+) -> None:
+    load = load_of(tmp_path, batch(0, 1).schema)
+    failed, other = (load.stage("j", "0-0", iter([batch(0, 10)])) for _ in range(2))
+    load.abort("j", failed)
+    assert load.publish("j", other).rows == 10
 
 
 def test_a_load_waits_for_a_writer_and_then_names_the_writer_in_the_way(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class Book:
         self.calls.append(("publish", job_id, staged, query))
         return SimpleNamespace(replayed=job_id in self.published, rows=self.rows)
 
-    def abort(self, job_id: str) -> None:
-        self.calls.append(("abort", job_id))
+    def abort(self, job_id: str, staged: list[Any]) -> None:
+        self.calls.append(("abort", job_id, staged))
 
 
 @pytest.fixture(autouse=True)
@@ -125,12 +125,12 @@ def test_a_batch_without_tasks_publishes_nothing() -> None:
     assert book.calls == []
 
 
-def test_what_failed_is_removed_by_the_names_that_are_known() -> None:
+def test_of_a_run_that_failed_the_files_of_its_own_tasks_are_removed() -> None:
     book = Book()
-    StoreWriter(book, "j").abort([])  # type: ignore[arg-type]
-    StoreStreamWriter(book, None).abort([Staged("q:9", [])], 9)  # type: ignore[arg-type]
+    StoreWriter(book, "j").abort([Staged("j", ["a"]), None, Staged("j", ["b"])])  # type: ignore[arg-type]
+    StoreStreamWriter(book, None).abort([Staged("q:9", ["c"]), None], 9)  # type: ignore[arg-type]
     StoreStreamWriter(book, "app").abort([None], 9)  # type: ignore[arg-type]
-    assert book.calls == [("abort", "j"), ("abort", "q:9"), ("abort", "app:9")]
+    assert book.calls == [("abort", "j", ["a", "b"]), ("abort", "q:9", ["c"])]
 
 
 def test_rejected_rows_come_with_their_job_and_are_reported(
@@ -169,3 +169,30 @@ def test_a_task_that_fails_leaves_no_rejected_rows(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the source"):
         StoreWriter(Book(rejected=tmp_path), "j").write(failing())  # type: ignore[arg-type]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_job_that_comes_again_with_other_rejected_rows_is_refused(tmp_path: Path) -> None:
+    for number, rows in enumerate((REJECTED, REJECTED.slice(1), REJECTED)):
+        book = Book(("j",) if number else (), tmp_path)
+        writer = StoreWriter(book, "j")  # type: ignore[arg-type]
+        staged = writer.write(iter([rows]))
+        if number == 1:
+            with pytest.raises(JobTaken, match="2 rejected rows, and 1 are rejected now"):
+                writer.commit([staged])
+        else:
+            writer.commit([staged])
+    assert pq.read_table(tmp_path / "job=j").num_rows == 2
+
+
+def test_rejected_rows_of_a_driver_that_was_killed_behind_the_publish_come_when_it_is_run_again(
+    tmp_path: Path,
+) -> None:
+    StoreWriter(Book((), tmp_path), "j").write(iter([REJECTED]))  # type: ignore[arg-type]
+    writer = StoreWriter(Book(("j",), tmp_path), "j")  # type: ignore[arg-type]
+    writer.commit([writer.write(iter([REJECTED]))])
+    assert pq.read_table(tmp_path / "job=j").num_rows == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["job=j"]
+
+
+def test_an_empty_job_id_is_not_made_a_random_one() -> None:
+    assert StoreWriter(Book(), "").job_id == ""  # type: ignore[arg-type]
