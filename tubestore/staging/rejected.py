@@ -180,7 +180,7 @@ def _content_of(batch: pa.RecordBatch) -> int:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column whose values Python shows the same everywhere: bytes, and whole numbers."""
+    """Return a column as bytes and whole numbers, which Python shows the same everywhere."""
     return column.cast(_plain_type(column.type))
 
 
