@@ -22,8 +22,9 @@ without a call in between. A flush that was ended goes on at the next one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
@@ -91,6 +92,23 @@ class Background(Protocol):
         """Call `shard.sync_files()` in another thread."""
 
 
+@contextlib.contextmanager
+def letting_go(shards: Collection[MessageStore]) -> Iterator[None]:
+    """Let go at the end of all shards that this thread holds by then.
+
+    Twice: an interrupt may end the first time.
+    """
+    try:
+        yield
+    finally:
+        try:
+            for shard in shards:
+                shard.let_go()
+        finally:
+            for shard in shards:
+                shard.let_go()
+
+
 class MessageStore:
     """One shard, `<topic>-<store id>`; all public methods are thread-safe."""
 
@@ -113,6 +131,8 @@ class MessageStore:
         self._options, self._clock, self._pool = options, clock, pool
         self._background = background
         self._flush_lock = threading.Lock()
+        #: The thread that holds the shard (`hold`); 0 for none.
+        self._holder = 0
         self._append_lock = threading.Lock()
         #: Announces, under the append lock, room, a new message, or trouble.
         self._changed = Announcements()
@@ -634,15 +654,16 @@ class MessageStore:
     def hold(self) -> tuple[int, int]:
         """Write and sync everything, and let no message in until `let_go`.
 
-        The same thread calls both. Returns the ends of index and data. For what is put behind
-        them: `adopt` takes it over, `show_adopted` shows it to readers, `let_go`
-        lets appends go on behind them. Appends wait meanwhile; that time does not count for their
-        deadline.
+        The same thread calls both, within `letting_go`. Returns the ends of index and data. For
+        what is put behind them: `adopt` takes it over, `show_adopted` shows it to readers,
+        `let_go` lets appends go on behind them. Appends wait meanwhile; that time does not count
+        for their deadline.
         """
         taken: list[bool] = []
         try:
             # In one step: an interrupt finds the lock taken and this list filled, or neither.
             taken += map(self._flush_lock.acquire, (True,))
+            self._holder = threading.get_ident()
             with self._append_lock:
                 self._buffer.close_room()
                 self._buffer.held = True
@@ -650,18 +671,21 @@ class MessageStore:
             self._durable.sync_all()
         except BaseException:
             if taken:
-                self.let_go()
+                self._end_hold()
             raise
         return self.files.index.end, self.files.data.end
 
     def let_go(self) -> None:
-        """Let appends in again."""
-        try:
-            with self._append_lock:
-                self._buffer.held = False
-                self._changed.announce()
-        finally:
-            self._flush_lock.release()
+        """Let appends in again; nothing unless this thread holds the shard."""
+        if self._holder == threading.get_ident():
+            self._end_hold()
+
+    def _end_hold(self) -> None:
+        with self._append_lock:
+            self._buffer.held = False
+            self._changed.announce()
+        self._holder = 0
+        self._flush_lock.release()
 
     def adopt(self, index: list[Adopted], data: list[Adopted]) -> None:
         """Take over what is behind both ends, in order, all synced; while held.
@@ -842,14 +866,15 @@ class MessageStore:
         """
         if self.is_over():
             return
-        try:
-            self.hold()
-        except DiskFull:
-            raise
-        except BaseException:
-            self.give_up()
-            raise
-        self.close_held()
+        with letting_go([self]):
+            try:
+                self.hold()
+            except DiskFull:
+                raise
+            except TubeStoreError:
+                self.give_up()
+                raise
+            self.close_held()
 
     def close_held(self) -> None:
         """Leave a checkpoint and give the files back; after `hold`."""

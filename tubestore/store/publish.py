@@ -38,7 +38,7 @@ from tubestore.core.vfs import Vfs
 from tubestore.errors import InvalidMessage, JobTaken
 from tubestore.options import TopicOptions
 from tubestore.segments.segment_list import Adopted
-from tubestore.shard.message_store import MessageStore
+from tubestore.shard.message_store import MessageStore, letting_go
 from tubestore.staging.commit_records import CommitRecords
 from tubestore.staging.job_files import (
     Batch,
@@ -190,11 +190,8 @@ class _ShardsJob:
         """Open the shards of the job and keep all others from appending to them."""
         _check_staged(self.context.vfs, self.context.root, self.job_id, self.files)
         self.shards = self._open_shards()
-        with contextlib.ExitStack() as held:
-            ends = {}
-            for key, shard in sorted(self.shards.items()):
-                ends[key] = shard.hold()
-                held.callback(shard.let_go)
+        with letting_go(self.shards.values()):
+            ends = {key: shard.hold() for key, shard in sorted(self.shards.items())}
             self.placed = self._behind(_place(self.files, ends))
             yield
 

@@ -39,7 +39,7 @@ from tubestore.record.names import (
     parse_store_key,
     store_key,
 )
-from tubestore.shard.message_store import MessageStore
+from tubestore.shard.message_store import MessageStore, letting_go
 from tubestore.shard.statistics import total
 from tubestore.store.append import AddressBook, PreparedAppend, append_missing
 from tubestore.store.context import Context
@@ -349,31 +349,24 @@ class Shards:
         """Close all shards; returns what they raised. DiskFull, and every shard is open."""
         opened = [shard for topic in self._topics.all_shards() for shard in topic.shards_at_close()]
         shards = [s for s in opened if isinstance(s, MessageStore) and not s.is_over()]
-        held: set[MessageStore] = set()
-        errors: list[TubeStoreError] = []
-        try:
+        failed: dict[MessageStore, TubeStoreError] = {}
+        with letting_go(shards):
             for shard in shards:  # all of them before one is closed: that is not taken back
                 try:
                     shard.hold()
-                    held.add(shard)
                 except TubeStoreError as error:
-                    errors.append(error)
-            full = next((error for error in errors if isinstance(error, DiskFull)), None)
+                    failed[shard] = error
+            full = next((error for error in failed.values() if isinstance(error, DiskFull)), None)
             if full is not None and not give_up:
                 raise full
             for shard in shards:
-                if shard in held:
-                    shard.close_held()
-                else:
+                if shard in failed:
                     shard.give_up()
-        except BaseException:
-            for shard in held:
-                if not shard.is_over():
-                    shard.let_go()
-            raise
+                else:
+                    shard.close_held()
         for reader in opened:
             reader.close()
-        return [error for error in errors if not isinstance(error, DiskFull)]
+        return [error for error in failed.values() if not isinstance(error, DiskFull)]
 
     def refuse(self, reason: StoreClosed) -> None:
         """Refuse everything from now on; no call writes any more when this returns."""
