@@ -11,8 +11,11 @@ Always true:
 - one that finds no room on the disk is not failed: it gets the batch again, and all wait for it;
 - `position` is only moved on when every follower has had the batch.
 
+An interrupt (an exception out of a signal's handler) may end a call that dispatches: the next one
+begins behind what every follower has. A follower that was at work then counts as one that raised.
+
 Guards: `_dispatch_lock` is held by the thread that dispatches (the service's, or a caller of
-`dispatch_pending`); `_condition` guards `position`, and is what readers wait on.
+`dispatch_pending`); `_position_lock` guards `position`, of which `_moved` reports changes.
 """
 
 from __future__ import annotations
@@ -71,10 +74,12 @@ class ReputMessageService:
         begin = starts or [position] * len(followers)
         self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]
         self._dispatch_lock = threading.Lock()
-        self._condition = threading.Condition()
-        self._source = LogFeed(log, appended, position, begin)
-        self._gatherer = Gatherer(begin, passes_all=not appended.keeps_columns)
+        self._position_lock = threading.Lock()
+        self._moved = threading.Condition(self._position_lock)
+        #: What went wrong, for the store's list.
+        self.problems: list[TubeStoreError] = []
         self._position = position
+        self._begin_source()
         self._inline_bytes = log.config.dispatch_inline_bytes or 1 << 63
         self._rest_max = log.config.dispatch_linger / 1000
         #: Until when the dispatcher rests.
@@ -92,8 +97,12 @@ class ReputMessageService:
         self._urgent = threading.Event()
         self._sleeping = False
         self._stopping = False
-        #: What went wrong, for the store's list.
-        self.problems = self._source.problems
+
+    def _begin_source(self) -> None:
+        """Read the log from `position` on, in batches that no follower has a part of."""
+        stops = [stop for feed in self._feeds for stop in (feed.start, feed.end)]
+        self._source = LogFeed(self._log, self._appended, self._position, stops, self.problems)
+        self._gatherer = Gatherer(stops, passes_all=not self._appended.keeps_columns)
 
     @property
     def position(self) -> int:
@@ -133,7 +142,8 @@ class ReputMessageService:
         OSError if the log cannot be read; then it can be called again.
         """
         with self._dispatch_lock:
-            return self._drain()
+            count = self._drain()
+        return count
 
     def _drain(self, *, everything: bool = True) -> int:
         """Hand over what is in the log now; nothing any more after a defect of this package."""
@@ -148,6 +158,13 @@ class ReputMessageService:
             self.stopped = copy(error)
             self.problems.append(TubeStoreError(f"dispatch stopped: {error!r}"))
             return 0
+        except BaseException:  # what is on its way is read from the log again
+            damaged = self._source.damaged
+            self._ready.clear()
+            self._begin_source()
+            if damaged is not None and damaged[0] < self._position:
+                self._source.damaged = damaged
+            raise
 
     def _drained(self, *, everything: bool) -> int:
         """Hand over what is in the log now, not what is put meanwhile; returns the records.
@@ -205,13 +222,13 @@ class ReputMessageService:
         deadline = self._clock.monotonic() + timeout
         self._urgent.set()
         self._wake.set()
-        with self._condition:
+        with self._position_lock:
             while self._position <= offset:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._stopping or self.stopped is not None:
                     return False
                 self._urgent.set()
-                self._condition.wait(min(left, 0.1))
+                self._moved.wait(min(left, 0.1))
         return True
 
     def wake(self) -> None:
@@ -246,11 +263,16 @@ class ReputMessageService:
 
         The thread does what is left, and reports failures.
         """
-        if self.full is None and self._dispatch_lock.acquire(blocking=False):
-            try:
+        taken: list[bool] = []
+        try:
+            if self.full is None:
+                # In one step: an interrupt finds the lock taken and this list filled, or neither.
+                taken += map(self._dispatch_lock.acquire, (False,))
+            if any(taken):
                 with contextlib.suppress(OSError, TubeStoreError):
                     self._drain(everything=False)
-            finally:
+        finally:
+            if True in taken:
                 self._dispatch_lock.release()
         if self._log.max_offset > self._position:
             self.wake()
@@ -332,8 +354,8 @@ class ReputMessageService:
             first = self._ready[0]
             if isinstance(first, DispatchBatch) and not self._put_to_followers(first):
                 return
-            self._ready.popleft()
             self._move_on(first.end if isinstance(first, DispatchBatch) else first)
+            self._ready.popleft()
             if self.arrived is not None and isinstance(first, DispatchBatch):
                 self._report_arrival(self.arrived, first)
 
@@ -350,9 +372,9 @@ class ReputMessageService:
                 self.problems.append(problem)
 
     def _move_on(self, position: int) -> None:
-        with self._condition:
+        with self._position_lock:
             self._position = position
-            self._condition.notify_all()
+            self._moved.notify_all()
 
     def _put_to_followers(self, batch: DispatchBatch) -> bool:
         """Hand a batch over to the followers that lack it; False if one found no room for it."""
@@ -363,14 +385,18 @@ class ReputMessageService:
             try:
                 feed.follower.put(batch)
                 feed.end = batch.end
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, OSError) and has_no_room(error):
                     full = error
                     continue
+                # Also after an interrupt: it may have a part of the batch.
+                interrupt = StoreFailed(feed.follower.name, "an interrupt ended a call of it")
+                feed.failed = copy(error) if isinstance(error, Exception) else interrupt
                 _log.exception("%s stopped", feed.follower.name)
-                feed.failed = copy(error)
                 problem = f"{feed.follower.name} stopped at {batch.start}: {error!r}"
                 self.problems.append(TubeStoreError(problem))
+                if feed.failed is interrupt:
+                    raise
         if full is not None and self.full is None:
             _log.error("dispatch waits for room: %s", full)
         elif full is None and self.full is not None:

@@ -35,15 +35,16 @@ class LogFeed:
     """The rest of the log from `position` on; a batch never spans one of the `stops`."""
 
     def __init__(
-        self, log: CommitLog, appended: Appended, position: int, stops: Sequence[int]
-    ) -> None:
+        self, log: CommitLog, appended: Appended, position: int, stops: Sequence[int],
+        problems: list[TubeStoreError] | None = None,
+    ) -> None:  # fmt: skip
         self._log, self._appended, self._stops = log, appended, tuple(stops)
         #: Everything below this physical offset was returned, or is damaged.
         self.position = position
         #: (physical offset, bytes) of the last damaged region that was passed over.
         self.damaged: tuple[int, int] | None = None
-        #: What could not be read; the dispatcher adds to it.
-        self.problems: list[TubeStoreError] = []
+        #: What could not be read is added here.
+        self.problems: list[TubeStoreError] = [] if problems is None else problems
         self._bytes_max = log.config.dispatch_batch_bytes_max
         self._delays = log.config.delay_levels_ms
         #: Record starts that were handed over and not dispatched, and the end of the last record.

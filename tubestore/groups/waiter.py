@@ -24,7 +24,9 @@ class Waiter:
     def __init__(self, call_beyond: CallBeyond) -> None:
         self._call_beyond = call_beyond
         #: Taken below a shard's append lock; nothing is taken below it.
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        #: Used under `with _lock`, which an interrupt cannot split.
+        self._changed = threading.Condition(self._lock)
         self._announced: dict[Shard, None] = {}
         self._interrupted = False
         #: The same call for a shard each time, so that it is asked for once. The sources refer
@@ -37,13 +39,13 @@ class Waiter:
         return self._call_beyond(*shard, offset, call)
 
     def _announce(self, shard: Shard) -> None:
-        with self._changed:
+        with self._lock:
             self._announced[shard] = None
             self._changed.notify_all()
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for a shard that is announced, None: without end; True after `interrupt`."""
-        with self._changed:
+        with self._lock:
             if not self._announced and not self._interrupted:
                 self._changed.wait(seconds)
             interrupted, self._interrupted = self._interrupted, False
@@ -51,12 +53,12 @@ class Waiter:
 
     def interrupt(self) -> None:
         """Let `wait` return at once, or the next one."""
-        with self._changed:
+        with self._lock:
             self._interrupted = True
             self._changed.notify_all()
 
     def take(self) -> list[Shard]:
         """Return the shards that were announced since the last `take`."""
-        with self._changed:
+        with self._lock:
             announced, self._announced = self._announced, {}
         return list(announced)
