@@ -153,6 +153,15 @@ class Writing:
     now: int
     #: True if a further part follows, so that a blank closes this one.
     more: bool
+    #: The end of the file's name until the publishing process takes it. It is this publish's own: a
+    #: task of a driver that died may go on, and writes the job with other offsets.
+    ending: str = ""
+
+    @property
+    def target(self) -> str:
+        """The path of the file that is written."""
+        name = LogPart(self.path, self.part.start, 0, "", 0).name
+        return join(self.staging, name) + self.ending
 
 
 def write_anew(writing: Writing) -> LogPart:
@@ -168,8 +177,7 @@ def write_part(vfs: Vfs, writing: Writing, token: str = "") -> LogPart:
     staging, path, part = writing.staging, writing.path, writing.part
     file_size, now = writing.file_size, writing.now
     whole = part.start % file_size == 0
-    name = LogPart(path, part.start, 0, "", 0).name
-    final = join(staging, name) + token
+    final = writing.target + token
     if vfs.exists(final):  # of an attempt that was interrupted
         vfs.remove(final)
     target = vfs.open(final, create=True)
@@ -188,7 +196,7 @@ def write_part(vfs: Vfs, writing: Writing, token: str = "") -> LogPart:
     target.sync()
     target.close()
     if token:
-        vfs.rename(final, join(staging, name))
+        vfs.rename(final, writing.target)
     return LogPart(path, part.start, part.size, digest.hexdigest(), file_size if whole else at)
 
 
@@ -202,7 +210,7 @@ def miswritten(vfs: Vfs, writing: Writing, written: Any) -> str | None:
     wanted = LogPart(writing.path, part.start, part.size, "", size)
     if not isinstance(written, LogPart) or replace(written, digest="") != wanted:
         return f"not that of the bytes from {part.start} on, but {written!r:.200}"
-    path = join(writing.staging, wanted.name)
+    path = writing.target
     there = vfs.size_of(path)
     if there != size:
         found = "is missing" if there is None else f"has {there} bytes and not {size}"

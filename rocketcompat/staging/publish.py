@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -179,15 +180,20 @@ class _LogJob:
             start = -(-start // file_size) * file_size
         self.layout = lay_out(vfs, staging, pieces, start, file_size, log.next_queue_offset)
         parts = self.layout.parts if pieces else []
+        size = sum(part.size for part in parts)
+        spread = self.spread if size >= SPREAD_BYTES else None
+        ending = "" if spread is None else f"-{uuid.uuid4().hex[:12]}"
 
         writings = []
         for place, part in enumerate(parts, 1):
             path = os.path.relpath(queue.path_of(part.start), self.root)
-            writings.append(Writing(staging, path, part, file_size, now, place < len(parts)))
-        size = sum(part.size for part in parts)
-        if self.spread is not None and size >= SPREAD_BYTES:
+            more = place < len(parts)
+            writings.append(Writing(staging, path, part, file_size, now, more, ending))
+        if spread is not None:
             check = partial(miswritten, vfs)
-            written = tuple(spread_out(self.spread, write_anew, writings, check))
+            written = tuple(spread_out(spread, write_anew, writings, check))
+            for writing, one in zip(writings, written, strict=True):
+                vfs.rename(writing.target, join(staging, one.name))
         else:
             written = tuple(place_all(partial(write_part, vfs), writings, size, self.threads))
         if pieces and start > log.end:

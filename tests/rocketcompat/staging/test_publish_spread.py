@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import rocketcompat
@@ -51,18 +53,18 @@ def test_what_tasks_have_written_is_the_job_and_tasks_that_go_on_change_nothing(
 
 
 def gone(root: Path, found: list[Any]) -> list[Any]:
-    next(root.rglob(found[-1].name)).unlink()
+    next(root.rglob(f"{found[-1].name}-*")).unlink()
     return found
 
 
 def cut(root: Path, found: list[Any]) -> list[Any]:
-    path = next(root.rglob(found[0].name))
+    path = next(root.rglob(f"{found[0].name}-*"))
     os.truncate(path, path.stat().st_size - 1)
     return found
 
 
 def of_another_place(root: Path, found: list[Any]) -> list[Any]:
-    path = next(root.rglob(found[0].name))
+    path = next(root.rglob(f"{found[0].name}-*"))
     path.write_bytes(bytes(28) + b"\1" + path.read_bytes()[29:])
     return found
 
@@ -103,4 +105,34 @@ def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_cha
         store.put_message(rocketcompat.Message("orders", b"goes on"))
         assert store.publish("j", pieces, spread=Tasks()).rows == 180
         assert sum(store.max_offset_in_queue("orders", queue) for queue in range(3)) == 182
+    assert list(check(tmp_path, {"maxHashSlotNum": 16, "maxIndexNum": 40})) == []
+
+
+def test_tasks_of_a_driver_that_died_write_nothing_into_what_the_next_one_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+    left: list[Callable[[], Any]] = []
+
+    def dies(work: Any, parts: Any) -> Any:
+        left.extend(partial(work, part) for part in parts)
+        raise KeyboardInterrupt
+
+    def goes_on(work: Any, parts: Any) -> Any:
+        found = [work(part) for part in parts]
+        for late in left:
+            late()
+        return found
+
+    with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
+        pieces: list[Any] = []
+        for task in range(2):  # other sizes, so that no record is in the same place
+            with StagedLogWriter(tmp_path, "j", str(task), config=CONFIG) as writer:
+                writer.write(batch(numbered(f"{task}" * (task + 1), 60)))
+                pieces += writer.finish()
+        with pytest.raises(KeyboardInterrupt):
+            store.publish("j", pieces, spread=dies)
+        assert store.publish("j", pieces[::-1], spread=goes_on).rows == 120
+        bodies = pa.Table.from_batches(store.scan()).column("body").to_pylist()
+        assert bodies == [*numbered("11", 60), *numbered("0", 60)]
     assert list(check(tmp_path, {"maxHashSlotNum": 16, "maxIndexNum": 40})) == []
