@@ -20,7 +20,7 @@ from rocketcompat.cli.options import (
 from rocketcompat.cli.selecting import NO_RECORDS, check_found
 from rocketcompat.formats import COMPARED_COLUMNS
 from tubestore.cli.kit.arguments import note, printing
-from tubestore.cli.kit.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, Leave, UsageMistake
+from tubestore.cli.kit.errors import EXIT_FINDINGS, Leave, UsageMistake
 from tubestore.cli.kit.output import Format, Summary, emit_object, emit_rows, emit_tables
 from tubestore.cli.kit.progress import watched, watching
 from tubestore.cli.kit.text import Column
@@ -179,7 +179,7 @@ def copy(
     """
     import rocketcompat
     from rocketcompat.inspect.directory import StoreDirectory
-    from rocketcompat.transfer.copying import copy_messages, has_messages
+    from rocketcompat.transfer.copying import copied_of_none, copy_messages
 
     written = given if to is None else replace(given, root=to)
     directory = given.directory()
@@ -189,14 +189,14 @@ def copy(
         directory = StoreDirectory(given.root, paths)
         directory.watching = watching
     wanted = given.selection(topic=source)
-    if not has_messages(directory, wanted):  # before a store is made
+    done = copied_of_none(directory, wanted)
+    if done is not None:  # no store is made
         check_name(directory, source)
-        note(f"topic {source!r} has no such message")
-        raise Leave(EXIT_NOT_FOUND)
-    with rocketcompat.open(written.root, "w", _config(written), background=False) as store:
-        if to is None:  # no message that this copy puts
-            wanted = replace(wanted, end=store.max_physical_offset)
-        done = copy_messages(directory, wanted, store, target)
+    else:
+        with rocketcompat.open(written.root, "w", _config(written), background=False) as store:
+            if to is None:  # no message that this copy puts
+                wanted = replace(wanted, end=store.max_physical_offset)
+            done = copy_messages(directory, wanted, store, target)
     emit_object({"topic": target, **done._asdict()}, COPY_COLUMNS, given.output)
     if done.left_out or done.damaged_regions:
         raise Leave(EXIT_FINDINGS)

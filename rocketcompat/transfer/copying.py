@@ -30,10 +30,15 @@ class CopiedMessages(NamedTuple):
     damaged_regions: int
 
 
-def has_messages(source: StoreDirectory, wanted: Selection) -> bool:
-    """Return whether a log has a wanted message; reads up to the first."""
-    pieces = source.scan_log(wanted.start, wanted.end, since=wanted.begin)
-    return any(not isinstance(piece, Gap) and len(wanted.of(piece)) for piece in pieces)
+def copied_of_none(source: StoreDirectory, wanted: Selection) -> CopiedMessages | None:
+    """Return what a copy does if a log has no wanted message; None at the first that it has."""
+    damaged = 0
+    for piece in source.scan_log(wanted.start, wanted.end, since=wanted.begin):
+        if isinstance(piece, Gap):
+            damaged += piece.state not in ENDS
+        elif len(wanted.of(piece)):
+            return None
+    return CopiedMessages(0, 0, damaged)
 
 
 def copy_messages(
