@@ -32,7 +32,7 @@ import errno
 
 from tubestore.core.paths import join
 from tubestore.core.vfs import Vfs, VfsLock
-from tubestore.errors import StoreFailed, StoreLocked, is_disk_full
+from tubestore.errors import StoreFailed, StoreLocked, failed_write, is_disk_full
 
 _DIRECTORY = "writers"
 _HOLDER = "holder"
@@ -81,18 +81,19 @@ class WriterLock:
     def check(self, *, take: bool = True) -> None:
         """Raise Overtaken if another process has opened the root for writing since.
 
-        A writer that found the disk full has no generation; it gets one here, or passes. OSError.
+        A writer that found the disk full has no generation; it gets one here, or passes. DiskFull
+        or StoreFailed if the system refuses that.
         """
-        if not self._generation:
-            if not take:
-                return
-            self._take()
         try:
+            if not self._generation:
+                if not take:
+                    return
+                self._take()
             self._vfs.open(join(self.drafts, _HOLDER), writable=False).close()
         except OSError as error:
-            if error.errno not in _GONE:
-                raise
-            raise Overtaken(self._root, self._reason()) from error
+            if self._generation and error.errno in _GONE:
+                raise Overtaken(self._root, self._reason()) from error
+            raise failed_write(self._root, error) from error
 
     def release(self) -> None:
         """Let the next writer in; harmless when repeated. The generation stays until it comes."""

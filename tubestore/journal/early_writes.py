@@ -30,8 +30,6 @@ class EarlyWrites:
         self._count = 0
         #: Ring position below which all shards were asked, or are in `_due`.
         self._below = 0
-        #: The ring positions below which shards have written everything: they need not be asked.
-        self._written: dict[RingShard, int] = {}
 
     def step(self, full: Sequence[Segment], spare: int, steps: int) -> None:
         """Have some shards write.
@@ -44,12 +42,11 @@ class EarlyWrites:
                 return
             oldest = full[0]
             self._below = oldest.end
-            written = self._written = {s: p for s, p in self._written.items() if p > oldest.base}
-            self._due = [s for s in oldest.shards if written.get(s, -1) < self._below]
+            self._due = list(oldest.shards)  # one that has written since is asked in vain
             self._count = -(-2 * len(self._due) // steps)
         for _ in range(min(self._count, len(self._due))):
             shard = self._due.pop()
             # One that fails or is held is asked again, by the thread that needs the segment.
             with contextlib.suppress(TubeStoreError):
                 if not shard.is_deleted():
-                    self._written[shard] = shard.write_below(self._below, patience=0)
+                    shard.write_below(self._below, patience=0)

@@ -101,7 +101,7 @@ class Publisher(Generic[R]):
         with self._lock:
             new = not self.records.is_finished(job.job_id, job.batch)
             if new:
-                self._check_writer()
+                self.records.check_writer()
                 with job.held():
                     record: R | None = (made := self._publish(job))
                 job.settle(made)
@@ -145,12 +145,6 @@ class Publisher(Generic[R]):
                 raise StoreFailed(root, f"publishing {job.job_id!r}: {error}") from error
             raise
         return record
-
-    def _check_writer(self) -> None:
-        try:
-            self.records.check_writer()
-        except OSError as error:  # a generation could not be taken on a full disk
-            raise failed_write(self.records.root, error) from error
 
     def clean(self, grace_ms: int) -> list[str]:
         """Remove staging directories in which nothing was written for `grace_ms`; returns them.

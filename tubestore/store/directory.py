@@ -46,7 +46,7 @@ from tubestore.core.paths import OWN_DIRECTORY, STORE_FILE, join
 from tubestore.core.state_file import STATE_VERSION, BadState, state_bytes
 from tubestore.core.vfs import Vfs, VfsFile, VfsFileSystem
 from tubestore.disks.writer_lock import WriterLock, take_writer_lock
-from tubestore.errors import NotAStore, StoreFailed, failed_write
+from tubestore.errors import NotAStore, StoreFailed
 from tubestore.options import TopicOptions
 from tubestore.record.names import (
     CLOSED_FILE,
@@ -162,12 +162,8 @@ class StoreDirectory:
         What it has done since is not to be undone. Between this and the caller's change a process
         may still be stopped for long.
         """
-        if self.writer is None:
-            return
-        try:
+        if self.writer is not None:
             self.writer.check(take=False)
-        except OSError as error:
-            raise failed_write(self.root, error) from error
 
     def _prepare(self) -> None:
         there = self.root

@@ -110,8 +110,20 @@ def history_of(records: JobRecords[Any]) -> pa.Table:
     return pa.Table.from_pylist(rows[::-1], _SCHEMA)
 
 
-class StagesFiles(Protocol):
-    """What tasks stage for, and what their files are published by."""
+class Replayable(Protocol):
+    """What became of a publish."""
+
+    @property
+    def replayed(self) -> bool:
+        """It had been published before: nothing was done now."""
+
+    @property
+    def rows(self) -> int:
+        """Messages of the job; 0 if they are not known any more."""
+
+
+class Publishes(Protocol):
+    """Where staged files go."""
 
     @property
     def path(self) -> str:
@@ -120,17 +132,21 @@ class StagesFiles(Protocol):
     def is_published(self, job_id: str) -> bool:
         """True if a job of this name is in the store already."""
 
-    def described(self, given: Mapping[str, Any]) -> Any:
-        """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
-
     def publish(
         self,
         job_id: str,
         staged: list[Any],
         query: str | None = None,
         spread: Spread | None = None,
-    ) -> Any:
-        """Make files part of the store; the result has `rows` and `replayed`."""
+    ) -> Replayable:
+        """Make files part of the store, in this order; `query`: the query of the batch."""
+
+
+class StagesFiles(Publishes, Protocol):
+    """What tasks stage for, and what their files are published by."""
+
+    def described(self, given: Mapping[str, Any]) -> Any:
+        """Return what a task staged, from its JSON object; it has `files`: names and bytes."""
 
 
 def load_arguments(job: Any) -> dict[str, Any]:

@@ -28,38 +28,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tubestore.errors import InvalidOption, JobTaken
-from tubestore.spark.kit.publishing import new_job_id
+from tubestore.spark.kit.publishing import Publishes, new_job_id
 from tubestore.spark.kit.tasks import note, plain_errors
 from tubestore.staging import rejected
 from tubestore.staging.placing import Spread
 from tubestore.staging.rejected import RejectedFile, Sieve
 
 
-class Replayable(Protocol):
-    """What became of a publish."""
-
-    @property
-    def replayed(self) -> bool:
-        """It had been published before: nothing was done now."""
-
-    @property
-    def rows(self) -> int:
-        """Messages of the job; 0 if they are not known any more."""
-
-
-class AnyLoad(Protocol):
+class AnyLoad(Publishes, Protocol):
     """How rows come into a store: staged by tasks, published once. Picklable."""
-
-    @property
-    def path(self) -> str:
-        """The store's directory."""
 
     @property
     def rejected_path(self) -> str | None:
         """Where rows go that the store does not take; None: they fail the job."""
-
-    def is_published(self, job_id: str) -> bool:
-        """True if a job of this name is in the store already."""
 
     def stage(
         self,
@@ -74,15 +55,6 @@ class AnyLoad(Protocol):
 
         `content`: with a digest that identifies their rows; `sieve` gets those that are refused.
         """
-
-    def publish(
-        self,
-        job_id: str,
-        staged: list[Any],
-        query: str | None = None,
-        spread: Spread | None = None,
-    ) -> Replayable:
-        """Make them part of the store, in this order; `query`: the query of the batch."""
 
     def abort(self, job_id: str, staged: list[Any]) -> None:
         """Remove what this run of a job staged, unless it may be published already."""
