@@ -184,7 +184,7 @@ def test_a_server_that_does_not_answer_is_named_with_the_path(
 @pytest.mark.parametrize("root", ["s3://bucket/store", "gs://bucket/store", "abfss://c@a/store"])
 def test_what_needs_local_files_refuses_a_copy_in_one_sentence(root: str) -> None:
     assert ReadOptions.parse({"path": root}).path == root
-    with pytest.raises(InvalidOption, match="a stream needs a lease on a directory"):
+    with pytest.raises(InvalidOption, match="a stream needs a directory"):
         ReadOptions.parse({"path": root}, stream=True)
     with pytest.raises(InvalidOption, match="only a directory that every node can see"):
         WriteOptions.parse({"path": root, "jobId": f"job-{T0}"})

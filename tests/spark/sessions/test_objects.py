@@ -59,5 +59,5 @@ def test_what_writes_or_streams_is_refused_in_one_sentence(spark: Any) -> None:
     from tubestore.errors import InvalidOption
     from tubestore.spark import read_stream
 
-    with pytest.raises(InvalidOption, match="a stream needs a lease on a directory"):
+    with pytest.raises(InvalidOption, match="a stream needs a directory"):
         read_stream(spark, root)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tubestore.clock import SystemClock
-from tubestore.disks.roots import is_object_root
+from tubestore.disks.roots import SCHEMES, is_object_root
 from tubestore.errors import InvalidMessage, InvalidOption, listed
 from tubestore.reading.sources import EVERYTHING, Filter, item_filter
 from tubestore.record.layouts import key_code_of
@@ -26,6 +26,7 @@ from tubestore.spark.kit.pushdown import Bound, Pushable, Pushed, moment, whole,
 from tubestore.values import WHOLE_END, UsageMistake, age_text, parse_age, parse_time
 
 EARLIEST, LATEST = -2, -1
+_HADOOPS_S3 = re.compile(r"(s3[an])://(.*)", re.IGNORECASE)
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
@@ -290,6 +291,11 @@ ALTERNATIVES = (
     ("startingOffsets", "startingOffsetsByTimestamp"),
     ("endingOffsets", "endingOffsetsByTimestamp"),
 )
+#: Options of the same kind, where the second is not below the first.
+_BEGINS_AND_ENDS = (
+    ("startingOffsets", "endingOffsets"),
+    ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+)
 #: What Spark's catalog adds to the options of a table (`TableCatalog.PROP_…`), and the beginning
 #: of the second name that each option has there.
 _OF_CATALOG = frozenset(
@@ -329,7 +335,29 @@ def parse(
         both = [name for name in group if name in present]
         if len(both) > 1:
             raise InvalidOption(both[1], f"not together with {both[0]}")
+    _refuse_contradictions(found)
     return found
+
+
+def _refuse_contradictions(found: Mapping[str, Any]) -> None:
+    """Raise InvalidOption for bounds between which there can be nothing."""
+    least, most = found.get("minOffsetsPerTrigger"), found.get("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        reason = f"{least} is above maxOffsetsPerTrigger ({most})"
+        raise InvalidOption("minOffsetsPerTrigger", reason)
+    since, until = found.get("startingTimestamp"), found.get("endingTimestamp")
+    if since is not None and until is not None and until < since:
+        raise InvalidOption("endingTimestamp", "it is before startingTimestamp")
+    for first, last in _BEGINS_AND_ENDS:
+        starts, ends = found.get(first), found.get(last)
+        if not isinstance(starts, Mapping) or not isinstance(ends, Mapping):
+            continue
+        for topic, places in ends.items():
+            for partition, end in places.items():
+                start = starts.get(topic, {}).get(partition, EARLIEST)
+                if end != LATEST and end < start:
+                    where = f"{topic} partition {partition}"
+                    raise InvalidOption(last, f"{where} ends at {end}, before it starts ({start})")
 
 
 def _unknown(key: str, options: Mapping[str, Option]) -> str:
@@ -343,6 +371,10 @@ def _unknown(key: str, options: Mapping[str, Option]) -> str:
 
 def local_path(path: str | None) -> str:
     """Return the directory of an option `path`; InvalidOption for what is no path of a file."""
+    return _path(path, "only a directory that every node can see")
+
+
+def _path(path: str | None, wanted: str) -> str:
     if path is None:
         raise InvalidOption(
             "path",
@@ -353,20 +385,22 @@ def local_path(path: str | None) -> str:
     if path.startswith("file:"):
         return re.sub("^file:(//)?", "", path)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path):
-        text = (
-            "only a directory that every node can see; copy a store out of an object storage first"
-        )
-        raise InvalidOption("path", f"{path}: {text}")
+        raise InvalidOption("path", f"{path}: {wanted}")
     return path
 
 
 def readable_path(path: str | None, *, stream: bool | None) -> str:
     """As `local_path`; a batch also reads a copy in an object storage."""
-    if path is None or not is_object_root(path):
-        return local_path(path)
     if stream:
-        text = "a stream needs a lease on a directory that every node can see; a batch reads this"
-        raise InvalidOption("path", f"{path}: {text}")
+        return _path(path, "a stream needs a directory that every node can see, for its lease")
+    if path is None or not is_object_root(path):
+        hadoops = _HADOOPS_S3.match(path or "")
+        if hadoops:
+            text = f"{hadoops[1]} is Hadoop's name: give s3://{hadoops[2]} (read by pyarrow.fs)"
+            return _path(path, text)
+        names = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        text = "only a directory that every node can see, or for a batch a copy in an object "
+        return _path(path, f"{text}storage ({names})")
     return path
 
 

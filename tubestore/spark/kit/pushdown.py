@@ -27,7 +27,6 @@ Array = np.ndarray[Any, Any]
 #: Spark's setting: without it a reader with `pushFilters` fails.
 SETTING = "spark.sql.python.filterPushdown.enabled"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ALMOST_A_MS = timedelta(microseconds=999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +177,10 @@ def _bound(one: Any, known: Pushable) -> Bound | None:
 def _place(value: Any) -> tuple[int, int]:
     """Return the least whole number at or after a value, and the least one after it."""
     if isinstance(value, datetime):
-        return _ms(value + _ALMOST_A_MS), _ms(value) + 1
+        # As a number: beyond the last time that Python has there is none.
+        since = (value - _EPOCH) // timedelta(microseconds=1)
+        return -(-since // 1000), since // 1000 + 1
     return value, value + 1
-
-
-def _ms(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def keep(path: str, pushed: Pushed) -> None:

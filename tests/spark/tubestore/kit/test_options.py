@@ -83,8 +83,13 @@ def test_a_path_may_be_a_file_url(path: str) -> None:
         ({"startingOfsets": "earliest"}, "option startingOfsets: not known; did you mean starting"),
         ({"nonsense": "1"}, "option nonsense: not known; there are path, schema"),
         ({"paths": '["a","b"]'}, "one path, not several"),
-        ({"path": "s3a://bucket/s"}, "only a directory that every node can see"),
-        ({"path": "dbfs:/mnt/s"}, "dbfs:/mnt/s: only a directory that every node can see; copy"),
+        ({"path": "s3a://bucket/s"}, "s3a is Hadoop's name: give s3://bucket/s"),
+        ({"path": "S3N://bucket/s"}, "S3N is Hadoop's name: give s3://bucket/s"),
+        (
+            {"path": "dbfs:/mnt/s"},
+            "dbfs:/mnt/s: only a directory that every node can see, or for a",
+        ),
+        ({"path": "http://x/s"}, "a copy in an object storage (s3://, gs://, gcs://, abfs://, "),
         ({"subscribe": "a", "subscribePattern": "b"}, "not together with subscribe"),
         ({"assign": '{"a":[0]}', "partitions": "0"}, "option partitions: not together with assign"),
         ({"keyCodes": "1", "filterItems": "a"}, "option keyCodes: not together with filterItems"),
@@ -119,6 +124,21 @@ def test_a_path_may_be_a_file_url(path: str) -> None:
             "not together with endingOffsets",
         ),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
+        (
+            {"startingTimestamp": "1001", "endingTimestamp": "1000"},
+            "option endingTimestamp: it is before startingTimestamp",
+        ),
+        (
+            {"startingOffsets": '{"t":{"1":28}}', "endingOffsets": '{"u":{"1":0},"t":{"1":27}}'},
+            "option endingOffsets: t partition 1 ends at 27, before it starts (28)",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"t":{"0":9}}',
+                "endingOffsetsByTimestamp": '{"t":{"0":8}}',
+            },
+            "option endingOffsetsByTimestamp: t partition 0 ends at 8, before it starts (9)",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(given: dict[str, str], says: str) -> None:
@@ -135,6 +155,26 @@ def test_a_stream_has_limits_and_no_end() -> None:
     assert parse(True, startingOffsets="latest").starting == LATEST
     assert "a stream has no end" in refused(True, endingOffsets="latest")
     assert "a stream has no end" in refused(True, endingOffsetsByTimestamp='{"t":{"0":5}}')
+
+
+def test_a_stream_waits_for_no_more_messages_than_a_batch_may_have() -> None:
+    given = {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}
+    assert "option minOffsetsPerTrigger: 11 is above maxOffsetsPerTrigger (10)" in refused(
+        True, **given
+    )
+    assert parse(True, **{**given, "minOffsetsPerTrigger": "10"}).min_rows_per_trigger == 10
+
+
+def test_an_empty_range_is_no_contradiction() -> None:
+    same = '{"t":{"0":28,"1":-2}}'
+    assert parse(startingOffsets=same, endingOffsets='{"t":{"0":28,"1":-1}}').ending
+    assert parse(startingOffsets='{"t":{"0":28}}', endingOffsets="latest").ending == LATEST
+    assert parse(startingTimestamp="1000", endingTimestamp="1000").filter.end_ms == 1000
+
+
+def test_a_stream_of_a_copy_in_an_object_storage_is_refused_by_hadoops_name_too() -> None:
+    assert "a stream needs a directory that every node can see" in refused(True, path="s3a://b/s")
+    assert "a stream needs a directory that every node can see" in refused(True, path="s3://b/s")
 
 
 def test_a_delay_is_a_number_with_a_unit() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,23 @@ def test_bounds_of_a_column_are_combined() -> None:
     assert pushed(In(("topic",), ("a", "b", None)), EqualTo(("topic",), "b")) == {
         "topic": Bound(among=frozenset("b"))
     }
+
+
+@pytest.mark.parametrize(
+    "zone", [UTC, timezone(timedelta(hours=-14)), timezone(timedelta(hours=14))]
+)
+def test_the_first_and_the_last_time_of_python_are_bounds(zone: Any) -> None:
+    last, first = datetime.max.replace(tzinfo=zone), datetime.min.replace(tzinfo=zone)
+    shift = zone.utcoffset(None) // timedelta(milliseconds=1)
+    end = 253_402_300_800_000 - shift
+    assert pushed(GreaterThan(("received_time",), last))["received_time_ms"].low == end
+    assert pushed(LessThan(("received_time",), last))["received_time_ms"].high == end
+    begin = -62_135_596_800_000 - shift
+    assert pushed(GreaterThanOrEqual(("received_time",), first))["received_time_ms"].low == begin
+    assert pushed(LessThanOrEqual(("received_time",), first))["received_time_ms"].high == begin + 1
+    assert pushed(In(("received_time",), (first, last)))["received_time_ms"] == Bound(
+        low=begin, high=end
+    )
 
 
 @pytest.mark.parametrize(
