@@ -369,6 +369,7 @@ def _keys(table: GivenMessages) -> Any:
     if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         return _texts(table, "keys")
     column = column.cast(pa.list_(pa.large_string()))
+    _refuse_null(column, "keys")
     _refuse_separator(column.flatten(), KEY_SEPARATOR, "keys")
     joined = pc.binary_join(column, _text(KEY_SEPARATOR))
     return pc.if_else(pc.equal(pc.list_value_length(column), 0), None, joined)
@@ -381,6 +382,7 @@ def _mapped(column: Any) -> Any:
     pairs = pc.binary_join_element_wise(names, values, _text(NAME_VALUE_SEPARATOR))
     _refuse_separator(pairs, PROPERTY_SEPARATOR, "properties")
     lists = pa.ListArray.from_arrays(column.offsets, pairs)
+    _refuse_null(lists, "properties")
     sizes = pc.list_value_length(lists)
     joined = pc.binary_join(lists, _text(PROPERTY_SEPARATOR))
     return pc.if_else(pc.equal(sizes, 0), None, joined)
@@ -388,6 +390,14 @@ def _mapped(column: Any) -> Any:
 
 def _text(value: str) -> Any:
     return pa.scalar(value, pa.large_string())
+
+
+def _refuse_null(lists: Any, name: str) -> None:
+    """Raise InvalidMessage for a null in one of the lists: it would take the others with it."""
+    nulls = pc.is_null(lists.flatten())
+    if pc.any(nulls).as_py():
+        row = pc.list_parent_indices(lists)[pc.index(nulls, True).as_py()]
+        raise InvalidMessage(f"row {row}: {name}: a value is null")
 
 
 def _refuse_separator(column: Any, separator: str, name: str) -> None:

@@ -275,9 +275,9 @@ def with_keys(table: pa.Table, name: str | None) -> pa.Table:
     if keys is None:
         return table
     given = column(table, "attributes")
-    maps = [None] * table.num_rows if given is None else _listed(given, "attributes")
+    maps = [{}] * table.num_rows if given is None else _dicts(given)
     pairs = [
-        {**{k: v for k, v in dict(have or ()).items() if v is not None}, **key_attribute(key, name)}
+        {**have, **key_attribute(key, name)}
         for have, key in zip(maps, _listed(keys, "key"), strict=True)
     ]
     texts = pa.array([list(each.items()) for each in pairs], pa.map_(pa.string(), pa.string()))
@@ -462,13 +462,16 @@ def _prefixes(
             distinct.append(encode_prefix(text, (minute + low) * 60_000))
         return pa.array(distinct, pa.large_binary()).take(pa.array(rows))
     texts = _listed(items, "filter_item") if items is not None else [None] * count
-    # Dicts may have come as a struct, in which what one of them lacks is null.
-    given = [
-        {k: v for k, v in dict(p or ()).items() if v is not None}
-        for p in _listed(maps, "attributes")
-    ]
-    rows_ = zip(texts, times.tolist(), given, strict=True)
+    rows_ = zip(texts, times.tolist(), _dicts(maps), strict=True)
     return pa.array([encode_prefix(*row) for row in rows_], pa.large_binary())
+
+
+def _dicts(maps: pa.Array) -> list[dict[str, Any]]:
+    """Return the attributes of each row; a null value of a map stays, to be refused."""
+    rows = [dict(pairs or ()) for pairs in _listed(maps, "attributes")]
+    if pa.types.is_struct(maps.type):  # dicts: what one of them lacks is null
+        rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+    return rows
 
 
 def shard_order(codes: Array, partition_ids: Array) -> tuple[Array | None, Array, Array]:

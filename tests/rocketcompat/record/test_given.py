@@ -53,6 +53,23 @@ def test_a_name_with_the_separator_in_it_is_refused_in_columns_too() -> None:
         encode_columns({"topic": ["T"], "properties": properties}, OLDER)
 
 
+@pytest.mark.parametrize(("first", "row"), [(0, 2), (1, 1)])
+def test_a_null_in_a_row_s_properties_or_keys_is_refused(first: int, row: int) -> None:
+    """It took all of the row's properties, or keys, with it."""
+    maps = pa.map_(pa.string(), pa.string())
+    properties = pa.array([{"a": "1"}, None, {"b": "2", "c": None}, {"d": "3"}], maps)[first:]
+    keys = pa.array([["a"], None, ["b", None], ["d"]], pa.list_(pa.string()))[first:]
+    topic = ["T"] * len(keys)
+    with pytest.raises(InvalidMessage, match=f"row {row}: properties: a value is null"):
+        encode_columns({"topic": topic, "properties": properties}, OLDER)
+    with pytest.raises(InvalidMessage, match=f"row {row}: keys: a value is null"):
+        encode_columns({"topic": topic, "keys": keys}, OLDER)
+    for part in (properties[:row], properties[row + 1 :]):  # what a slice leaves out is as it was
+        encode_columns(
+            {"topic": ["T"] * len(part), "body": [b"x"] * len(part), "properties": part}, OLDER
+        )
+
+
 def test_maps_of_properties_follow_keys_and_tags() -> None:
     kind = pa.map_(pa.string(), pa.string())
     given_columns = {

@@ -104,6 +104,10 @@ BAD: dict[str, Any] = {
         "body": [b"a"],
         "attributes": pa.array([[("k", "a,b")]], pa.map_(pa.string(), pa.string())),
     },
+    "a null value of an attribute": {
+        "body": [b"a"],
+        "attributes": pa.array([[("k", None), ("l", "1")]], pa.map_(pa.string(), pa.string())),
+    },
     "texts for attributes": {"body": [b"a"], "attributes": ["k=v"]},
     "numbers in attributes": {
         "body": [b"a"],

@@ -529,6 +529,9 @@ def test_keys_come_back_as_attributes_if_the_store_was_asked(memory_vfs: MemoryV
             topic.append(b"x", key=b"\xff")
         with pytest.raises(InvalidMessage, match="attribute 'key'='a,b'"):
             topic.append_batch({"body": [b"x"], "key": ["a,b"]})
+        nothing = pa.array([[("x", None)]], pa.map_(pa.string(), pa.string()))
+        with pytest.raises(InvalidMessage, match="attribute 'x'=None"):
+            topic.append_batch({"body": [b"x"], "key": ["k"], "attributes": nothing})
 
 
 def test_a_message_above_the_limit_names_the_setting(memory_vfs: MemoryVfs) -> None:

@@ -114,6 +114,22 @@ def test_system_attributes_are_taken_out_also_of_a_slice(start: int) -> None:
     assert items.to_pylist() == ["x", None, None, "y", None][start:]
 
 
+def test_a_filter_item_counts_before_the_attribute_of_its_name() -> None:
+    schema = pa.schema({"body": pa.binary(), "filter_item": pa.string(), "attributes": MAPS})
+    row = {"body": b"b", "filter_item": "x", "attributes": [("$msgType$", "y"), ("a", "1")]}
+    rows = [row, row | {"filter_item": None}]
+    found = taken(pa.RecordBatch.from_pylist(rows, schema))
+    assert [(r["filter_item"], r["attributes"]) for r in found] == [
+        ("x", [("a", "1")]),
+        (None, [("a", "1")]),
+    ]
+
+
+def test_a_null_value_stays_one_for_the_store_to_refuse() -> None:
+    headers = pa.array([[{"key": "a", "value": None}]], HEADERS)
+    assert as_maps(headers).to_pylist() == [[("a", None)]]
+
+
 def test_headers_that_are_no_text_are_refused() -> None:
     with pytest.raises(InvalidMessage, match="a value is not UTF-8"):
         as_maps(pa.array([[{"key": "a", "value": b"\xff"}]], HEADERS))
