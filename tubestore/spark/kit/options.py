@@ -243,7 +243,7 @@ SHARED = (
         "failOnDataLoss",
         boolean,
         True,
-        "Fail where retention has removed what is wanted, or the journal is damaged.",
+        "Fail where what is wanted was removed, its topic made again, or the journal damaged.",
     ),
     Option("pushdown", notes, None, "Set by `read`: where it keeps what a DataFrame pushed down."),
     Option("maxOffsetsPerTrigger", count, None, "Messages of a micro-batch.", "stream"),
