@@ -74,7 +74,7 @@ class ReputMessageService:
         begin = starts or [position] * len(followers)
         self._feeds = [_Feed(f, s, s) for f, s in zip(followers, begin, strict=True)]
         self._dispatch_lock = threading.Lock()
-        self._position_lock = threading.Lock()
+        self._position_lock = threading.RLock()
         self._moved = threading.Condition(self._position_lock)
         #: What went wrong, for the store's list.
         self.problems: list[TubeStoreError] = []

@@ -3,7 +3,7 @@
 Requested syncs are gathered for a moment: at full speed a thousand messages come in a
 millisecond, and a thread that is woken for each would keep the interpreter from appending.
 
-Guards: `_wanted`, `_syncs` and `_busy` are guarded by `_changed`; a shard is worked on by one
+Guards: `_wanted`, `_syncs` and `_busy` are guarded by `_lock`; a shard is worked on by one
 thread at a time.
 """
 
@@ -46,7 +46,9 @@ class Workers:
         self._due_shards = weakref.WeakMethod(due_shards)
         self._keep_house = weakref.WeakMethod(keep_house)
         self._note_problem = weakref.WeakMethod(note_problem)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        #: Used under `with _lock`, which an interrupt cannot split: appends request work.
+        self._changed = threading.Condition(self._lock)
         #: Requested work by shard, in the order of the requests.
         self._wanted: dict[MessageStore, int] = {}
         #: Shards to be synced when `_sync_at` (monotonic seconds) has come.
@@ -80,7 +82,7 @@ class Workers:
 
     def flush_soon(self, shard: MessageStore) -> None:
         """Have a worker write the shard's buffers."""
-        with self._changed:
+        with self._lock:
             self._wanted[shard] = self._wanted.get(shard, 0) | _FLUSH
             self._changed.notify()
 
@@ -88,7 +90,7 @@ class Workers:
         """Have a worker sync the shard's files within some hundredths of a second."""
         if shard in self._syncs:  # without the lock: requested, and not begun
             return
-        with self._changed:
+        with self._lock:
             if not self._syncs:
                 self._sync_at = time.monotonic() + SYNC_DELAY_S
                 self._changed.notify()
@@ -97,7 +99,7 @@ class Workers:
     # -- the workers -------------------------------------------------------------------------
 
     def _next(self) -> tuple[MessageStore, int] | None:
-        with self._changed:
+        with self._lock:
             while not self._stopped:
                 left = self._sync_at - time.monotonic() if self._syncs else None
                 if left is not None and left <= 0:
@@ -120,7 +122,7 @@ class Workers:
             try:
                 self._guarded(shard, partial(self._flush_and_sync, shard, what))
             finally:
-                with self._changed:
+                with self._lock:
                     self._busy.discard(shard)
                     if self._wanted:
                         self._changed.notify()
@@ -177,7 +179,7 @@ class Workers:
 
     def stop(self) -> None:
         """End the threads; drops requests that were not begun: `close` does them."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
         self._stopping.set()

@@ -150,10 +150,14 @@ class BulkLoads:
 
     def clean_old_staging(self) -> None:
         """Clean in the background, unless a job is about to be published: then the next time."""
-        if self._topics.lock.acquire(blocking=False):
-            try:
+        taken: list[bool] = []
+        try:
+            # In one step: an interrupt finds the lock taken and this list filled, or neither.
+            taken += map(self._topics.lock.acquire, (False,))
+            if any(taken):
                 self.clean_staging(f"{self._context.options.staging_grace_ms}ms")
-            finally:
+        finally:
+            if True in taken:
                 self._topics.lock.release()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.support.engine.interrupts import interrupted
 from tubestore.groups.waiter import Waiter
 from tubestore.store.manager import MessageStoreManager, engine_of
 
@@ -71,3 +73,10 @@ def test_a_waiter_that_was_dropped_leaves_no_call_behind(store: MessageStoreMana
     del waiter
     gc.collect()
     assert not shard._changed._calls
+
+
+def test_no_lock_is_taken_in_python_where_an_interrupt_would_leave_it_taken() -> None:
+    waiter = Waiter(Source().call_beyond)
+    for call in (waiter.take, waiter.interrupt, lambda: waiter.wait(0)):
+        assert not interrupted(call, 2, threading.Condition.__enter__)
+        assert not waiter._lock.locked()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tubestore
+from tests.support.engine.interrupts import interrupted
 from tubestore.errors import StoreClosed, StoreFailed, TubeStoreError
 from tubestore.segments.file_store import MsgFileStore
 from tubestore.shard.workers import Workers
@@ -103,6 +104,20 @@ def test_a_request_wakes_a_worker_at_once_and_not_the_timer() -> None:
     finally:
         workers.stop()
     assert slow == 0
+
+
+@pytest.mark.parametrize("request_of", [Workers.flush_soon, Workers.sync_soon])
+def test_no_request_takes_its_lock_in_python_where_an_interrupt_would_leave_it_taken(
+    request_of: Callable[..., None],
+) -> None:
+    owner = Owner()
+    workers = workers_of(0, owner)
+    try:
+        ended = interrupted(lambda: request_of(workers, Shard()), 2, threading.Condition.__enter__)
+        assert not ended
+        assert not workers._changed._is_owned()  # type: ignore[attr-defined]
+    finally:
+        workers.stop()
 
 
 def test_a_shard_is_worked_on_by_one_thread_at_a_time() -> None:
