@@ -117,14 +117,14 @@ def test_a_query_waits_for_enough_messages_and_shows_what_is_behind_it(
         assert spark.table("waiting").count() == 1150
     finally:
         query.stop()
-    write_store(root, {"orders": 30})
-    frame = stream(spark, root, maxOffsetsPerTrigger=10, minOffsetsPerTrigger=20)
+    write_store(root, {"orders": 35})  # the last batch has fewer than it would wait for
+    frame = stream(spark, root, maxOffsetsPerTrigger=10, minOffsetsPerTrigger=10)
     query = frame.writeStream.format("noop").option("checkpointLocation", checkpoints)
     query = query.trigger(availableNow=True).start()
     query.awaitTermination()
     sources = [p["sources"][0] for p in query.recentProgress if p["numInputRows"]]
     behind = [json.loads(source["latestOffset"])["behind"] for source in sources]
-    assert behind == [{"orders": 20}, {"orders": 10}, {}]
+    assert behind == [{"orders": 25}, {"orders": 15}, {"orders": 5}, {}]
 
 
 def failure(spark: Any, frame: Any, checkpoints: str, out: Path) -> str:
