@@ -36,10 +36,10 @@ from tubestore.spark.kit.intake import (
     as_maps,
     is_attributes,
     is_bytes,
+    is_headers,
     is_text,
     without,
 )
-from tubestore.spark.kit.shapes import HEADERS
 
 _T = pa.types
 _BYTES = "binary or string"
@@ -54,7 +54,7 @@ _TAKEN = {
     "key": Taken("keys", is_bytes, "string or binary"),
     "tags": Taken("tags", is_text, "string"),
     "properties": Taken("properties", is_attributes, "map<string,string>"),
-    "headers": Taken("properties", HEADERS.equals, "array<struct<key:string,value:binary>>"),
+    "headers": Taken("properties", is_headers, "array<struct<key:string,value:binary>>"),
     "born_timestamp": Taken("born_timestamp", _T.is_integer, "bigint"),
     "timestamp": Taken("timestamp", _T.is_timestamp, "timestamp"),
     **{name: Taken(name, _T.is_integer, "int or bigint") for name in NUMBERS},

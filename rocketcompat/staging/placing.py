@@ -209,7 +209,7 @@ def miswritten(vfs: Vfs, writing: Writing, written: Any) -> str | None:
     size = part.size if part.start % file_size else file_size
     wanted = LogPart(writing.path, part.start, part.size, "", size)
     if not isinstance(written, LogPart) or replace(written, digest="") != wanted:
-        return f"not that of the bytes from {part.start} on, but {written!r:.200}"
+        return f"it is not the LogPart of the {part.size} bytes from {part.start} on"
     path = writing.target
     there = vfs.size_of(path)
     if there != size:

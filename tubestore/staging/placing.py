@@ -201,13 +201,16 @@ def place_anew(placing: Placing) -> PlacedFile:
 def misplaced(vfs: Vfs, placing: Placing, placed: Any) -> str | None:
     """Return what is wrong with what another process made of a pair, None if nothing is.
 
-    Compared are the place, the lengths, the whole index, and the own offsets of the first and the
-    last record. Payloads are not read: their checksums show what a disk spoils, as in any file.
+    Compared are the place, the lengths, the whole index, and the own lengths and offsets of the
+    first and the last record. Payloads are not read: their checksums show what a disk spoils, as in
+    any file.
     """
     staged, file = placing.staged, placing.file
-    own = isinstance(placed, PlacedFile) and placed.name.startswith(file.name)
+    if not isinstance(placed, PlacedFile):
+        return f"the PlacedFile of {file.name} is needed, not {placed!r:.60}"
+    own = isinstance(placed.name, str) and placed.name.startswith(file.name)
     if not own or replace(placed, name=file.name) != file:
-        return f"not that of {file.name}, but {placed!r:.200}"
+        return f"it is not {file.name} in its place"
     path = join(placing.staging, placed.name)
     for end, size in ((DATA_SUFFIX, file.data_size), (INDEX_SUFFIX, file.index_size)):
         there = vfs.size_of(path + end)
@@ -222,7 +225,9 @@ def misplaced(vfs: Vfs, placing: Placing, placed: Any) -> str | None:
         same = same and _is_as_staged(staged, entries, starts)
         for row in (0, -1) if same else ():
             number = file.index_start + row % file.rows * ENTRY_SIZE
-            same &= int.from_bytes(data.pread(8, int(starts[row]) + _OFFSET_AT), "big") == number
+            head = data.pread(_OFFSET_AT + 8, int(starts[row]))
+            same &= int.from_bytes(head[:4], "big") == int(entries["data_size"][row]) - 4
+            same &= int.from_bytes(head[_OFFSET_AT:], "big") == number
     finally:
         data.close()
         index.close()

@@ -52,6 +52,14 @@ def is_attributes(kind: Any) -> bool:
     return bool(_T.is_map(kind) and is_text(kind.key_type) and is_text(kind.item_type))
 
 
+def is_headers(kind: Any) -> bool:
+    """True if an Arrow type holds Kafka's headers, whether or not their parts may be null."""
+    if not _T.is_list(kind) or not _T.is_struct(kind.value_type):
+        return False
+    parts = [(field.name, field.type) for field in kind.value_type]
+    return parts == [(field.name, field.type) for field in HEADERS.value_type]
+
+
 class Taken(NamedTuple):
     """A column that is taken: the store's name for it, and what its type has to be."""
 
@@ -69,7 +77,7 @@ _TAKEN = {
     "key": Taken("key", is_bytes, "binary or string"),
     "filter_item": Taken("filter_item", is_text, "string"),
     "attributes": Taken("attributes", is_attributes, "map<string,string>"),
-    "headers": Taken("attributes", HEADERS.equals, "array<struct<key:string,value:binary>>"),
+    "headers": Taken("attributes", is_headers, "array<struct<key:string,value:binary>>"),
     "received_time_ms": Taken("received_time_ms", _T.is_integer, "bigint"),
     "received_time": Taken("received_time", _T.is_timestamp, "timestamp"),
     "timestamp": Taken("received_time", _T.is_timestamp, "timestamp"),

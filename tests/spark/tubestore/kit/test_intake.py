@@ -139,6 +139,20 @@ def test_headers_that_are_no_text_are_refused() -> None:
     assert rows == [[("a", "x")], None, []]
 
 
+def test_headers_whose_parts_are_never_null_are_taken() -> None:
+    """Spark gives literals such a type."""
+    never = pa.struct(
+        [
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
+    schema = pa.schema([("body", pa.binary()), ("headers", pa.list_(pa.field("x", never, False)))])
+    assert Intake(schema, "t").columns["attributes"] == "headers"
+    rows = as_maps(pa.array([[{"key": "a", "value": b"x"}]], schema.field("headers").type))
+    assert rows.to_pylist() == [[("a", "x")]]
+
+
 @pytest.mark.parametrize(
     ("schema", "topic", "says"),
     [

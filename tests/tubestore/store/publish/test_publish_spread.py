@@ -118,6 +118,7 @@ WRONG = {
         *found[:-1],
         replace(found[-1], name=found[-1].name + "x"),
     ],
+    "no name": lambda found: [replace(found[0], name=None), *found[1:]],
     "other rows": lambda found: [replace(found[0], rows=29), *found[1:]],
 }
 
@@ -155,6 +156,12 @@ def offsets_of_another_place(path: Path) -> None:
     path.write_bytes(raw)
 
 
+def another_length(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[3] ^= 1
+    path.write_bytes(raw)
+
+
 def other_entries(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
@@ -164,7 +171,7 @@ def other_entries(path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [(".tube", Path.unlink), (".index", Path.unlink), (".tube", cut), (".index", cut),
-     (".tube", offsets_of_another_place), (".index", other_entries)],
+     (".tube", offsets_of_another_place), (".tube", another_length), (".index", other_entries)],
 )  # fmt: skip
 @pytest.mark.parametrize("behind", [False, True])
 def test_files_of_tasks_that_are_gone_or_not_what_was_staged_are_refused_before_anything_changes(
