@@ -35,7 +35,7 @@ from tubestore.core.kernels import Int64s, offsets_of, ranks
 from tubestore.core.paths import join
 from tubestore.core.vfs import OsVfs, Vfs, VfsFile
 from tubestore.errors import InvalidMessage
-from tubestore.staging.placing import EarlyWriteOut, Room
+from tubestore.staging.placing import EarlyWriteOut, Room, wrong_size
 
 _OFFSET_AT = MESSAGE_PREFIX.position("physical_offset")
 
@@ -211,10 +211,8 @@ def miswritten(vfs: Vfs, writing: Writing, written: Any) -> str | None:
     if not isinstance(written, LogPart) or replace(written, digest="") != wanted:
         return f"it is not the LogPart of the {part.size} bytes from {part.start} on"
     path = writing.target
-    there = vfs.size_of(path)
-    if there != size:
-        found = "is missing" if there is None else f"has {there} bytes and not {size}"
-        return f"{path} {found}"
+    if (trouble := wrong_size(vfs, path, size)) is not None:
+        return trouble
     file = vfs.open(path, writable=False)
     try:
         own = int.from_bytes(file.pread(8, _OFFSET_AT), "big")

@@ -198,6 +198,14 @@ def place_anew(placing: Placing) -> PlacedFile:
     return place_file(OsVfs(), placing, f"{placing.file.name}-{uuid.uuid4().hex[:12]}")
 
 
+def wrong_size(vfs: Vfs, path: str, size: int) -> str | None:
+    """Return what is wrong with the size of a file, None if it has `size` bytes."""
+    there = vfs.size_of(path)
+    if there == size:
+        return None
+    return f"{path} " + ("is missing" if there is None else f"has {there} bytes and not {size}")
+
+
 def misplaced(vfs: Vfs, placing: Placing, placed: Any) -> str | None:
     """Return what is wrong with what another process made of a pair, None if nothing is.
 
@@ -213,10 +221,8 @@ def misplaced(vfs: Vfs, placing: Placing, placed: Any) -> str | None:
         return f"it is not {file.name} in its place"
     path = join(placing.staging, placed.name)
     for end, size in ((DATA_SUFFIX, file.data_size), (INDEX_SUFFIX, file.index_size)):
-        there = vfs.size_of(path + end)
-        if there != size:
-            found = "is missing" if there is None else f"has {there} bytes and not {size}"
-            return f"{path}{end} {found}"
+        if (trouble := wrong_size(vfs, path + end, size)) is not None:
+            return trouble
     data, index = (vfs.open(path + end, writable=False) for end in (DATA_SUFFIX, INDEX_SUFFIX))
     try:
         entries = entries_in(index.pread(file.index_size, 0)).copy()

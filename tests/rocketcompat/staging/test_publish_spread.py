@@ -25,11 +25,17 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in root.glob("*/**/*") if p.is_file() and p.name.isdigit()}
 
 
+@pytest.fixture
+def _spread_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have other processes work on jobs of every size."""
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+
+
+@pytest.mark.usefixtures("_spread_all")
 @pytest.mark.parametrize("count", [5, 60])
 def test_what_tasks_have_written_is_the_job_and_tasks_that_go_on_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    tmp_path: Path, count: int
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     tasks = Tasks()
     pieces: list[Any] = []
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
@@ -83,11 +89,11 @@ WRONG: dict[str, Callable[[Path, list[Any]], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("_spread_all")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+    tmp_path: Path, wrong: str
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     with rocketcompat.open(tmp_path, "w", CONFIG, background=False) as store:
         store.put_message(rocketcompat.Message("orders", b"before"))
         store.flush()
@@ -108,10 +114,10 @@ def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_cha
     assert list(check(tmp_path, {"maxHashSlotNum": 16, "maxIndexNum": 40})) == []
 
 
+@pytest.mark.usefixtures("_spread_all")
 def test_tasks_of_a_driver_that_died_write_nothing_into_what_the_next_one_publishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     left: list[Callable[[], Any]] = []
 
     def dies(work: Any, parts: Any) -> Any:

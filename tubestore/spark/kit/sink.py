@@ -105,6 +105,15 @@ def _stage(
         raise
 
 
+def _handed_in(
+    messages: Sequence[WriterCommitMessage | None],
+) -> tuple[list[Any], list[RejectedFile]]:
+    """Return what tasks have staged, in their order, and the files of what they put aside."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    files = [file for one in staged for file in one.files]
+    return files, [one.rejected for one in staged if one.rejected is not None]
+
+
 def publish(
     load: AnyLoad,
     job_id: str,
@@ -117,8 +126,7 @@ def publish(
     Returns whether the job was there already; JobTaken if it has other rows, or other rejected
     ones.
     """
-    staged = [message for message in messages if isinstance(message, Staged)]
-    files = [file for one in staged for file in one.files]
+    files, aside = _handed_in(messages)
     if load.rejected_path is not None:
         rejected.check_new(load.rejected_path, job_id, lambda: load.is_published(job_id))
     result = load.publish(job_id, files, query, spread)
@@ -127,11 +135,11 @@ def publish(
         raise JobTaken(job_id, f"{reason}; a job with other messages needs an id of its own")
     if result.replayed:
         note(f"{load.path}: job {job_id} was there already; nothing was written")
-    if load.rejected_path is not None:
-        aside = [one.rejected for one in staged if one.rejected is not None]
-        if count := rejected.publish(load.rejected_path, job_id, aside):
-            place = rejected.place_of(load.rejected_path, job_id)
-            note(f"{load.path}: job {job_id}: {count} rows were not taken, they are in {place}")
+    if load.rejected_path is None:
+        return result.replayed
+    if count := rejected.publish(load.rejected_path, job_id, aside):
+        place = rejected.place_of(load.rejected_path, job_id)
+        note(f"{load.path}: job {job_id}: {count} rows were not taken, they are in {place}")
     return result.replayed
 
 
@@ -141,10 +149,9 @@ def abort(load: AnyLoad, job_id: str, messages: Sequence[WriterCommitMessage | N
     Nothing else: another driver may be about to publish the same job. What tasks left that were
     killed goes with the job, or by the janitor.
     """
-    staged = [message for message in messages if isinstance(message, Staged)]
-    load.abort(job_id, [file for one in staged for file in one.files])
+    files, aside = _handed_in(messages)
+    load.abort(job_id, files)
     if load.rejected_path is not None:
-        aside = [one.rejected for one in staged if one.rejected is not None]
         rejected.forget(load.rejected_path, job_id, aside)
 
 

@@ -37,12 +37,18 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in root.glob("*/**/*") if p.suffix in (".tube", ".index")}
 
 
+@pytest.fixture
+def _spread_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have other processes work on jobs of every size."""
+    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+
+
+@pytest.mark.usefixtures("_spread_all")
 @pytest.mark.parametrize("ids", [False, True])
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_tasks_have_written_is_the_job_and_tasks_that_go_on_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: bool, behind: bool
+    tmp_path: Path, ids: bool, behind: bool
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     tasks = Tasks()
     settings = {} if behind else {"segment_size_bytes": 4000, "index_segment_size_bytes": 1400}
     with tubestore.open(tmp_path, background=False, **settings) as store:  # type: ignore[arg-type]
@@ -70,10 +76,8 @@ def test_a_small_job_is_not_sent_to_other_processes(tmp_path: Path) -> None:
     assert tasks.calls == []
 
 
-def test_a_pair_that_is_in_its_place_is_taken_as_it_is_by_tasks_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+@pytest.mark.usefixtures("_spread_all")
+def test_a_pair_that_is_in_its_place_is_taken_as_it_is_by_tasks_too(tmp_path: Path) -> None:
     with tubestore.open(tmp_path, background=False) as store:
         store.create_topic("a", partitions=3, stores=2)
         places = {("a", 0): (0, 0), ("a", 1): (0, 0)}
@@ -84,10 +88,10 @@ def test_a_pair_that_is_in_its_place_is_taken_as_it_is_by_tasks_too(
         assert {file.name for file in result.files} == {file.name for file in staged}
 
 
+@pytest.mark.usefixtures("_spread_all")
 def test_a_task_that_finds_other_bytes_than_were_staged_ends_the_publish_without_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     with tubestore.open(tmp_path, background=False) as store:
         store.create_topic("a", partitions=3, stores=2)
         staged = staged_in(tmp_path, ids=False)
@@ -134,11 +138,11 @@ def refused(store: MessageStoreManager, staged: list[Any], spread: Spread) -> No
     assert sorted(bodies_of(store)) == sorted([*before, b"goes on", *numbered(90)])
 
 
+@pytest.mark.usefixtures("_spread_all")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_results_that_are_not_those_of_the_parts_are_refused_before_anything_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+    tmp_path: Path, wrong: str
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     with tubestore.open(tmp_path, background=False) as store:
         store.create_topic("a", partitions=3, stores=2).append(b"before", partition=0)
         refused(store, staged_in(tmp_path, ids=False), work_of(WRONG[wrong]))
@@ -168,6 +172,7 @@ def other_entries(path: Path) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.usefixtures("_spread_all")
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [(".tube", Path.unlink), (".index", Path.unlink), (".tube", cut), (".index", cut),
@@ -176,12 +181,10 @@ def other_entries(path: Path) -> None:
 @pytest.mark.parametrize("behind", [False, True])
 def test_files_of_tasks_that_are_gone_or_not_what_was_staged_are_refused_before_anything_changes(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     suffix: str,
     harm: Callable[[Path], None],
     behind: bool,
 ) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
     settings = {} if behind else {"segment_size_bytes": 4000, "index_segment_size_bytes": 1400}
 
     def harmed(found: list[Any]) -> list[Any]:
@@ -195,10 +198,8 @@ def test_files_of_tasks_that_are_gone_or_not_what_was_staged_are_refused_before_
     assert list(check(str(tmp_path))) == []
 
 
-def test_the_results_may_come_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "SPREAD_BYTES", 1)
+@pytest.mark.usefixtures("_spread_all")
+def test_the_results_may_come_one_after_the_other(tmp_path: Path) -> None:
     with tubestore.open(tmp_path, background=False) as store:
         store.create_topic("a", partitions=3, stores=2)
         assert store.publish("j", staged_in(tmp_path, ids=False), spread=work_of(iter)).rows == 90
